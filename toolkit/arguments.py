@@ -1,0 +1,233 @@
+"""The command line of both scripts, with Hugging Face's and DeepSpeed's names; every mistake in it is told at once."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from toolkit.errors import UserError, fault
+from toolkit.setup.dsjson import nearest
+
+Kind: TypeAlias = Callable[[str], Any]
+
+
+def whole(low: int) -> Kind:
+    """An integer of at least `low`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("expected an integer") from None
+        if value < low:
+            raise ValueError(f"must be {low} or more")
+        return value
+
+    return read
+
+
+def real(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
+    """A finite number in [low, high), or (low, high) where `above`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("expected a number") from None
+        if not math.isfinite(value) or value < low or value >= high or (above and value == low):
+            raise ValueError(
+                f"must be {'above' if above else 'at least'} {low:g}" + f" and below {high:g}" * (high < math.inf)
+            )
+        return value
+
+    return read
+
+
+def one_of(*names: str) -> Kind:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(
+                f"expected one of {', '.join(names)}" + (f" ({hint})" if (hint := nearest(text, names)) else "")
+            )
+        return text
+
+    return read
+
+
+def switch(text: str) -> bool:
+    """true or false, as `--name`, `--name true` and `--name false` give it."""
+    if text.lower() not in ("true", "1", "yes", "false", "0", "no"):
+        raise ValueError("expected true or false")
+    return text.lower() in ("true", "1", "yes")
+
+
+# (group, name, kind, default, help). A script's `defaults` replace the defaults here.
+ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
+    ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the packaged one where left out"),
+    ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
+    (
+        "data",
+        "dataset_name",
+        str,
+        None,
+        "a data set of the hub, or a folder of that form; the embedded sample if left out",
+    ),
+    ("data", "dataset_config_name", str, None, "a configuration of it"),
+    ("data", "train_file", str, None, "local csv, tsv, json, jsonl or parquet file"),
+    ("data", "validation_file", str, None, "local file to evaluate on"),
+    ("data", "text_column_name", str, None, "column of the text"),
+    ("data", "text_pair_column_name", str, None, "column of the second text of a pair"),
+    ("data", "image_column_name", str, None, "column of the image"),
+    ("data", "label_column_name", str, None, "column of the label"),
+    ("data", "max_train_samples", whole(1), None, "samples to train on; all where left out"),
+    ("data", "max_eval_samples", whole(1), None, "samples to evaluate on; all where left out"),
+    ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
+    ("data", "image_size", whole(1), None, "pixels to which images are resized, a side; unchanged where left out"),
+    ("data", "group_by_length", switch, False, "texts of like length in one batch (true or false)"),
+    ("data", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),
+    ("batch", "train_batch_size", whole(1), 32, "samples of an optimizer step over all ranks"),
+    ("batch", "per_device_train_batch_size", whole(1), None, "samples of a micro-batch on one rank"),
+    ("batch", "gradient_accumulation_steps", whole(1), None, "micro-batches of an optimizer step on one rank"),
+    ("batch", "per_device_eval_batch_size", whole(1), 64, "samples of an evaluation batch on one rank"),
+    ("optimisation", "optimizer", one_of("sgd", "adam", "adamw"), "adamw", "sgd, adam or adamw"),
+    ("optimisation", "learning_rate", real(0), 1e-3, "peak learning rate, per optimizer step"),
+    ("optimisation", "weight_decay", real(0), 0.0, "decay rate; decoupled for adamw"),
+    ("optimisation", "momentum", real(0, 1), 0.9, "of sgd, in [0, 1)"),
+    (
+        "optimisation",
+        "lr_scheduler_type",
+        one_of("constant", "linear", "cosine"),
+        "linear",
+        "constant, linear or cosine",
+    ),
+    ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),
+    ("optimisation", "max_grad_norm", real(0), 1.0, "norm to which gradients are clipped; 0 is off"),
+    ("optimisation", "num_train_epochs", whole(1), 3, "passes over the data"),
+    ("optimisation", "max_train_steps", whole(1), None, "optimizer steps; overrides --num_train_epochs"),
+    ("optimisation", "mixed_precision", one_of("no", "bf16", "fp16"), "no", "no, bf16 or fp16; this version takes no"),
+    ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
+    ("run", "output_dir", str, None, "folder of the run; runs/<script>-<date-time> where left out"),
+    ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
+    ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
+    ("run", "timeout", real(0, above=True), 120.0, "seconds after which a silent rank ends the job"),
+    ("run", "verbose", switch, False, "show the libraries' own messages of every rank"),
+    ("launcher", "deepspeed_config", str, None, "DeepSpeed JSON file; also --deepspeed FILE"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(fault("arguments", " ".join(sys.argv[1:]), message, "see --help"))
+
+    def print_help(self, file: Any = None) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            super().print_help(file)
+
+
+def parse_arguments(
+    argv: Sequence[str] | None = None,
+    *,
+    description: str,
+    defaults: Mapping[str, Any],
+    extra: Callable[[argparse._ArgumentGroup], None] | None = None,
+) -> argparse.Namespace:
+    """Parses and checks the command line.
+
+    Args:
+        defaults: the script's own values in place of those in `ARGUMENTS`.
+        extra: adds the script's own arguments to the group it is given.
+
+    Returns:
+        A namespace with every argument, `typed` (names the user gave, which bind where defaults yield) and `script`.
+
+    Raises:
+        UserError: one line for each unknown argument and each bad value.
+    """
+    faults: list[str] = []
+    parser = _Parser(description=description, allow_abbrev=False)
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}
+    fallback = {name: defaults.get(name, default) for _, name, _, default, _ in ARGUMENTS}
+    for group, name, kind, _, text in ARGUMENTS:
+        shown = "" if fallback[name] is None else f" (default: {fallback[name]})".replace("%", "%%")
+        several: dict[str, Any] = {"nargs": "?", "const": True} if kind is switch else {}
+        metavar = {"seed": "N", "timeout": "SECONDS"}.get(
+            name, "FILE" if name.endswith(("file", "config")) else "VALUE"
+        )
+        groups[group].add_argument(
+            f"--{name}",
+            type=_collecting(name, kind, faults),
+            default=argparse.SUPPRESS,
+            metavar=metavar,
+            help=text + shown,
+            **several,
+        )
+    bare = groups["launcher"].add_argument(
+        "--deepspeed", nargs="?", const=True, default=argparse.SUPPRESS, metavar="FILE"
+    )
+    bare.help = "DeepSpeed JSON file, or alone beside --deepspeed_config"
+    groups["launcher"].add_argument(
+        "--local_rank", "--local-rank", type=int, default=argparse.SUPPRESS, help="set by launchers; not used"
+    )
+    if extra is not None:
+        extra(parser.add_argument_group("this script"))
+    own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
+    for dest in own:
+        if own[dest].default is not argparse.SUPPRESS:
+            fallback[dest] = defaults.get(dest, own[dest].default)
+            own[dest].default = argparse.SUPPRESS
+    found, unknown = parser.parse_known_args(argv)
+    options = [option for action in parser._actions for option in action.option_strings]
+    for token in unknown:
+        if token.startswith("-") or token == unknown[0]:
+            faults.append(
+                fault(
+                    token.partition("=")[0],
+                    token,
+                    "unknown argument",
+                    nearest(token.partition("=")[0], options) or "see --help",
+                )
+            )
+    typed = frozenset(vars(found))
+    _one_deepspeed_file(found, faults)
+    _check_together(found, faults)
+    if faults:
+        raise UserError(*faults)
+    values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
+    return argparse.Namespace(**values, typed=typed, script=sys.argv[0])
+
+
+def _collecting(name: str, kind: Kind, faults: list[str]) -> Kind:
+    """`kind`, with its complaint collected instead of ending the parse at the first."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            faults.append(fault(f"--{name}", text, str(error), "correct the value"))
+            return None
+
+    return read
+
+
+def _one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
+    """--deepspeed FILE is --deepspeed_config FILE; a bare --deepspeed says no file."""
+    file = getattr(found, "deepspeed", None)
+    if not isinstance(file, str):
+        return
+    other = getattr(found, "deepspeed_config", file)
+    if os.path.realpath(other) != os.path.realpath(file):
+        faults.append(fault("--deepspeed", file, f"--deepspeed_config names {other}", "name one file"))
+    found.deepspeed_config = file
+
+
+def _check_together(found: argparse.Namespace, faults: list[str]) -> None:
+    given = vars(found)
+    if "dataset_name" in given and ("train_file" in given or "validation_file" in given):
+        faults.append(
+            fault("--dataset_name", given["dataset_name"], "stands beside a local file", "give one of the two")
+        )
+    if "dataset_config_name" in given and "dataset_name" not in given:
+        value = given["dataset_config_name"]
+        faults.append(fault("--dataset_config_name", value, "belongs to a data set", "give --dataset_name too"))

@@ -1,0 +1,285 @@
+"""Parity: the same data, seed and global batch under every setup, measured against one process.
+
+`run` starts one process group per number of ranks (real processes, gloo or NCCL), trains each setup in it with
+`prepare` and `fit`, and compares what metrics.jsonl says and the weights by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+MODELS = ("cnn", "cnn_article", "bert", "minilm")
+# (name, ranks, stages); the first is what the others are measured against.
+SETUPS = (
+    ("single", 1, 1),
+    ("ddp", 2, 1),
+    ("zero1", 2, 1),
+    ("zero2", 2, 1),
+    ("zero3", 2, 1),
+    ("pipeline", 2, 2),
+    ("pipeline", 3, 3),
+)
+LOSS_BOUND = 1e-5  # relative, at every step
+WEIGHTS_BOUND = 2e-4  # ||w_a - w_b|| / ||w_a - w_0|| of the whole model
+PARAMETER_BOUND = 1e-3  # the same of each parameter
+# Softmax does not see a key's bias (it adds the same to every score of a query), so its exact gradient is 0 and what
+# Adam turns into steps is rounding noise: held to 2 x steps x learning rate, absolute.
+ZERO_GRADIENT = ("attention.self.key.bias",)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is trained, the same in every setup."""
+
+    model: str
+    optimizer: str = "adamw"
+    gradient_accumulation_steps: int = 1
+    max_grad_norm: float = 0.0
+    lr_scheduler_type: str = "linear"
+    num_warmup_steps: int = 2
+    seed: int = 0
+    steps: int = 22
+
+    @property
+    def learning_rate(self) -> float:
+        return 0.05 if self.optimizer == "sgd" else 1e-3 if self.model.startswith("cnn") else 3e-5
+
+    @property
+    def train_batch_size(self) -> int:
+        return 64 if self.model.startswith("cnn") else 32
+
+    @property
+    def name(self) -> str:
+        clip = f"clip {self.max_grad_norm:g}" if self.max_grad_norm else "no clip"
+        return f"{self.optimizer}, x{self.gradient_accumulation_steps}, {clip}, {self.lr_scheduler_type}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: a variant under a setup."""
+
+    variant: Variant
+    setup: str
+    ranks: int
+    stages: int = 1
+
+    @property
+    def folder(self) -> str:
+        v = self.variant
+        return f"{v.model}-{v.optimizer}-{v.gradient_accumulation_steps}-{v.max_grad_norm:g}-{v.lr_scheduler_type}" \
+               f"-{v.seed}-{self.setup}-{self.ranks}"  # fmt: skip
+
+
+@dataclass
+class Result:
+    """How far a case is from the same variant in one process."""
+
+    case: Case
+    obtained: dict[str, Any]
+    loss: float  # largest relative deviation over the steps
+    learning_rates_equal: bool
+    weights: float  # of the whole model
+    parameter: float  # of the worst parameter
+    parameter_name: str
+    zero_gradient: float  # largest absolute difference of the parameters in ZERO_GRADIENT
+    grad_norms: list[float] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        v = self.case.variant
+        return (
+            self.loss <= LOSS_BOUND
+            and self.weights <= WEIGHTS_BOUND
+            and self.parameter <= PARAMETER_BOUND
+            and self.learning_rates_equal
+            and self.zero_gradient <= 2 * v.steps * v.learning_rate
+        )
+
+
+def variants(model: str, full: bool = False) -> list[Variant]:
+    """Accumulation 1 and 4, clipping off and active, SGD and AdamW: all eight, or the four that hold every pair."""
+    limit = 0.5  # below every norm of the first 20 steps of all models here: always active
+    schedules = ("linear", "cosine", "constant")
+    grid = [(o, a, c) for o in ("adamw", "sgd") for a in (1, 4) for c in (0.0, limit)]
+    if not full:
+        grid = [("adamw", 1, 0.0), ("adamw", 4, limit), ("sgd", 1, limit), ("sgd", 4, 0.0)]
+    return [Variant(model, o, a, c, schedules[i % 3]) for i, (o, a, c) in enumerate(grid)]
+
+
+def run(variants: Sequence[Variant], folder: Path, setups: Iterable[tuple[str, int, int]] = SETUPS) -> list[Result]:
+    """Train every variant under every setup and compare with one process.
+
+    Args:
+        folder: receives one run's folder per case, with weights.safetensors beside metrics.jsonl.
+        setups: (name, ranks, stages); `single` is always trained, with accumulation 1, as the reference.
+
+    Raises:
+        RuntimeError: a process group failed; the message ends with its output.
+    """
+    references = {v: Case(replace(v, gradient_accumulation_steps=1), "single", 1) for v in variants}
+    cases = list(dict.fromkeys([*references.values(), *(Case(v, *setup) for v in variants for setup in setups)]))
+    for ranks, model in sorted({(case.ranks, case.variant.model) for case in cases}):
+        chosen = [case for case in cases if (case.ranks, case.variant.model) == (ranks, model)]
+        _launch(chosen, ranks, folder / f"group-{model}-{ranks}", folder)
+    return [measure(case, references[case.variant], folder) for case in cases if case.variant in references]
+
+
+def measure(case: Case, reference: Case, folder: Path) -> Result:
+    """Compare two finished cases."""
+    from safetensors.torch import load_file
+
+    mine, theirs = _rows(folder / case.folder), _rows(folder / reference.folder)
+    a, b = (load_file(folder / c.folder / "weights.safetensors") for c in (case, reference))
+    start = load_file(folder / reference.folder / "initial.safetensors")
+    apart = {name: (a[name].double() - b[name].double()).norm().item() for name in b}
+    moved = {name: (a[name].double() - start[name].double()).norm().item() for name in b}
+    exempt = {name for name in b if name.endswith(ZERO_GRADIENT)}
+    ratios = {name: apart[name] / moved[name] if moved[name] else apart[name] for name in b if name not in exempt}
+    worst = max(ratios, key=ratios.__getitem__)
+    return Result(
+        case=case,
+        obtained=json.loads((folder / case.folder / "summary.json").read_text(encoding="utf-8"))["obtained"],
+        loss=max(abs(x["loss"] - y["loss"]) / abs(y["loss"]) for x, y in zip(mine, theirs, strict=True)),
+        learning_rates_equal=[x["learning_rate"] for x in mine] == [y["learning_rate"] for y in theirs],
+        weights=_norm(apart[n] for n in ratios) / _norm(moved[n] for n in ratios),
+        parameter=ratios[worst],
+        parameter_name=worst,
+        zero_gradient=max([(a[name] - b[name]).abs().max().item() for name in exempt], default=0.0),
+        grad_norms=[row["grad_norm"] for row in mine],
+    )
+
+
+def show(results: Sequence[Result]) -> None:
+    """Print the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"against one process; bounds: loss {LOSS_BOUND:g}, weights {WEIGHTS_BOUND:g}, "
+                        f"worst parameter {PARAMETER_BOUND:g}")  # fmt: skip
+    for column in ("model", "variant", "setup", "ranks", "engine", "loss", "weights", "worst parameter", "verdict"):
+        table.add_column(column)
+    for r in results:
+        v, engine = r.case.variant, r.obtained["engine"]
+        row = (v.model, v.name, r.case.setup, str(r.case.ranks), engine)
+        verdict = "same" if r.same else "[red]differs[/red]"
+        table.add_row(*row, f"{r.loss:.1e}", f"{r.weights:.1e}", f"{r.parameter:.1e} {r.parameter_name}", verdict)
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.print(table)
+
+
+def _launch(cases: list[Case], ranks: int, work: Path, folder: Path) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    plan = work / "plan.json"
+    plan.write_text(json.dumps({"folder": str(folder), "cases": [asdict(case) for case in cases]}), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    log = work / "output.txt"
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(
+            [*command, "-m", "toolkit.compare", str(plan)],
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks ended with {done.returncode}:\n{log.read_text(encoding='utf-8')[-6000:]}")
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if "loss" in row]
+
+
+def _norm(values: Iterable[float]) -> float:
+    return sum(value**2 for value in values) ** 0.5
+
+
+# ---- in the ranks ----------------------------------------------------------------------------------------------
+
+
+def _work(plan: Path) -> None:
+    content = json.loads(plan.read_text(encoding="utf-8"))
+    for raw in content["cases"]:
+        case = Case(Variant(**raw.pop("variant")), **raw)
+        _train(case, Path(content["folder"], case.folder))
+
+
+def _train(case: Case, output_dir: Path) -> None:
+    from argparse import Namespace
+
+    from safetensors.torch import save_file
+
+    import toolkit
+    from toolkit.optim import optimizer_from
+
+    v = case.variant
+    rank = int(os.environ["RANK"])
+    setup = toolkit.Setup.build(
+        strategy=case.setup,
+        rank=rank,
+        local_rank=rank,
+        world_size=case.ranks,
+        stages=case.stages,
+        partition="uniform",
+        train_batch_size=v.train_batch_size,
+        gradient_accumulation_steps=v.gradient_accumulation_steps,
+        max_grad_norm=v.max_grad_norm,
+        optimizer=v.optimizer,
+        learning_rate=v.learning_rate,
+        weight_decay=0.01,
+        lr_scheduler_type=v.lr_scheduler_type,
+        num_warmup_steps=v.num_warmup_steps,
+        seed=v.seed,
+    )
+    model_fn, data = _material(v)
+    engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_from(setup), setup)
+    arguments = Namespace(max_train_steps=v.steps, num_train_epochs=None, logging_steps=v.steps, dataloader_num_workers=0,
+                          per_device_eval_batch_size=None, group_by_length=True, output_dir=str(output_dir),
+                          script="parity")  # fmt: skip
+    initial = dict(engine.named_state())
+    toolkit.fit(engine, data, arguments)
+    final = dict(engine.named_state())
+    if rank == 0:
+        save_file(initial, output_dir / "initial.safetensors")
+        save_file(final, output_dir / "weights.safetensors")
+    engine.close()
+
+
+def _material(v: Variant) -> tuple[Any, Any]:
+    """(model_fn, data): two epochs in 22 steps for the CNN, and a last global batch that is not full in each."""
+    from toolkit.data import Data
+
+    if v.model.startswith("cnn"):
+        from toolkit.data.images import image_data
+        from toolkit.models.cnn import CNN
+
+        data = image_data(_arguments(max_train_samples=660))
+        article = v.model == "cnn_article"
+        activation, pooling = ("relu", "max") if article else ("gelu", "avg")
+        return lambda: CNN(1, 28, 10, activation=activation, pooling=pooling), replace(data, evaluation=None)
+    from toolkit.data.text import text_data
+    from toolkit.models import bert
+
+    name, _ = bert.default_model()
+    assert isinstance(Data, type)
+    tokenizer = bert.load_tokenizer(name)
+    data = replace(text_data(_arguments(max_train_samples=180, max_length=64), tokenizer), evaluation=None)
+    if v.model == "bert":
+        return lambda: bert.random_bert(num_labels=2, vocab_size=len(tokenizer), dropout=0.0), data
+    return lambda: bert.load_bert(name, num_labels=2, dropout=0.0), data
+
+
+def _arguments(**given: Any) -> Any:
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    from toolkit.launch import run as run_script
+
+    run_script(lambda: _work(Path(sys.argv[1])))

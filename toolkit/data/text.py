@@ -1,0 +1,141 @@
+"""Texts, single or in pairs: tokenized once without padding, padded batch by batch to the longest row at hand."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.data.readers import Table
+from toolkit.data.sources import Data, load_labelled
+from toolkit.errors import UserError, fault
+
+CHUNK = 1000  # texts tokenized together
+LONGEST = 512  # tokens, where a tokenizer names no limit
+
+
+class Texts:
+    """Tokenized rows in flat arrays (4 bytes a token), so that a million texts fit and worker processes share them."""
+
+    def __init__(
+        self, tokenizer: Any, texts: list[str], pairs: list[str] | None, labels: Sequence[int], max_length: int
+    ) -> None:
+        ids: list[np.ndarray] = []
+        types: list[np.ndarray] = []
+        lengths: list[int] = []
+        for start in range(0, len(texts), CHUNK):
+            part = slice(start, start + CHUNK)
+            encoded = tokenizer(
+                texts[part],
+                None if pairs is None else pairs[part],
+                truncation=True,
+                max_length=max_length,
+                padding=False,
+                return_attention_mask=False,
+            )
+            lengths.extend(map(len, encoded["input_ids"]))
+            ids.extend(np.asarray(row, dtype=np.int32) for row in encoded["input_ids"])
+            types.extend(np.asarray(row, dtype=np.int8) for row in encoded.get("token_type_ids", ()))
+        self.ids = np.concatenate(ids)
+        self.types = np.concatenate(types) if types else None
+        self.lengths = lengths
+        self.ends = np.cumsum(lengths)
+        self.labels = np.asarray(labels, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One row: input_ids and, where the tokenizer gives them, token_type_ids, each an array [T]; label."""
+        part = slice(self.ends[index] - self.lengths[index], self.ends[index])
+        row = {"input_ids": self.ids[part], "label": self.labels[index]}
+        if self.types is not None:
+            row["token_type_ids"] = self.types[part]
+        return row
+
+
+class PadTexts:
+    """Rows of Texts -> ({input_ids, attention_mask[, token_type_ids]}: int64 [B, T], T the longest; labels [B])."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.pad = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        self.left = tokenizer.padding_side == "left"
+
+    def __call__(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Tensor], Tensor]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        inputs: dict[str, Tensor] = {}
+        # This order is also the order in which the first layer of a pipeline takes them.
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            if name != "attention_mask" and name not in rows[0]:
+                continue
+            padded = np.full((len(rows), longest), self.pad.get(name, 0), dtype=np.int64)
+            for number, row in enumerate(rows):
+                length = len(row["input_ids"])
+                part = slice(longest - length, longest) if self.left else slice(0, length)
+                padded[number, part] = row.get(name, 1)
+            inputs[name] = torch.from_numpy(padded)
+        return inputs, torch.tensor([int(row["label"]) for row in rows], dtype=torch.int64)
+
+
+def text_data(arguments: Namespace, tokenizer: Any) -> Data:
+    """Training and evaluation texts as the arguments name them; without any, the embedded movie reviews.
+
+    Columns not named: `text`, `sentence`, or the pair `sentence1` and `sentence2`; and `label` or `labels`.
+    `max_length` is in tokens, None is the tokenizer's own limit. Raises UserError.
+    """
+    max_length = _max_length(arguments, tokenizer)
+    usual: dict[str, tuple[str, ...]] = {"text": ("text", "sentence", "sentence1")}
+    if arguments.text_pair_column_name is not None:
+        usual["text_pair"] = ()
+    found = load_labelled(arguments, ("movie_reviews", "validation"), usual)
+    text, pair = found.columns["text"], found.columns.get("text_pair")
+    if pair is None and arguments.text_column_name is None and text == "sentence1":
+        pair = "sentence2" if "sentence2" in found.train.columns and "sentence2" in found.evaluation.columns else None
+    train, evaluation = (
+        Texts(
+            tokenizer,
+            _strings(table, text, "--text_column_name"),
+            None if pair is None else _strings(table, pair, "--text_pair_column_name"),
+            ids,
+            max_length,
+        )
+        for table, ids in ((found.train, found.ids), (found.evaluation, found.eval_ids))
+    )
+    return Data(
+        train,
+        evaluation,
+        PadTexts(tokenizer),
+        found.label_names,
+        found.describe(text if pair is None else f"{text} + {pair}")
+        + f", {sum(train.lengths) / len(train):.1f} tokens a row, at most {max_length}",
+        lengths=train.lengths,
+        eval_lengths=evaluation.lengths,
+    )
+
+
+def _max_length(arguments: Namespace, tokenizer: Any) -> int:
+    most = int(min(tokenizer.model_max_length, 10**6))
+    if arguments.max_length is None:
+        return most if most < 10**6 else LONGEST
+    least = tokenizer.num_special_tokens_to_add(pair=arguments.text_pair_column_name is not None) + 1
+    if not least <= arguments.max_length <= most:
+        reason = f"the tokenizer takes {least} to {most} tokens"
+        raise UserError(fault("--max_length", arguments.max_length, reason, "choose a number in this range"))
+    return int(arguments.max_length)
+
+
+def _strings(table: Table, column: str, argument: str) -> list[str]:
+    """The column as strings: numbers and truth values are spelled out; UserError for missing ones and for lists."""
+    texts: list[str] = []
+    bad = []
+    for row, value in enumerate(table.values(column)):
+        if isinstance(value, str | int | float):
+            texts.append(str(value))
+        else:
+            bad.append(row)
+    if bad:
+        reason = f"{table.name}, {table.where(bad)}: no text there"
+        raise UserError(fault(argument, column, reason, "give each row a text (it may be empty), or remove the row"))
+    return texts

@@ -1,0 +1,95 @@
+"""Two engines behind one interface: `prepare` picks by the setup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from toolkit.engines import group
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
+from toolkit.errors import UserError, fault
+from toolkit.setup import Setup
+
+__all__ = ["Engine", "StepStats", "prepare"]
+
+
+def prepare(
+    model_fn: Callable[[], nn.Module] | nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup
+) -> Engine:
+    """Put the model under the setup's strategy.
+
+    Args:
+        model_fn: builds the model; called after seeding, so every setup starts from the same weights. A module that
+            was built before is taken as it is: its weights must be equal on all ranks.
+        loss_fn: `(outputs, targets) -> [B]` per-sample losses.
+        optimizer_fn: `(param_groups) -> torch.optim.Optimizer` over what this rank owns.
+        setup: the strategy, from `Setup.from_run`.
+
+    Raises:
+        UserError: the model cannot be cut, the ranks that met are not those asked for.
+        RuntimeError: a library gave another strategy than the one asked for.
+    """
+    group.start(setup)
+    torch.manual_seed(setup.seed)
+    if isinstance(model_fn, nn.Module):
+        if setup.rank == 0:
+            group.say("oneloop: a ready model was given: each rank holds it whole before it is shared out")
+        model = model_fn
+    else:
+        model = model_fn()
+    if setup.gradient_checkpointing:
+        _checkpoint_activations(model)
+    with group.quiet(setup.verbose):
+        engine = _engine(model, loss_fn, optimizer_fn, setup)
+    _check_obtained(engine.obtained, setup)
+    # Dropout differs from rank to rank; the weights, drawn before, do not.
+    torch.manual_seed(setup.seed + 1 + setup.rank)
+    return engine
+
+
+def _engine(model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> Engine:
+    # Imported where used: each takes seconds, and the pipeline alone needs DeepSpeed.
+    if setup.stages > 1:
+        from toolkit.engines.pipeline import PipelineEngine
+
+        return PipelineEngine(model, loss_fn, optimizer_fn, setup)
+    from toolkit.engines.accelerate import AccelerateEngine
+
+    return AccelerateEngine(model, loss_fn, optimizer_fn, setup)
+
+
+def _check_obtained(obtained: dict[str, Any], setup: Setup) -> None:
+    """A silent fallback is an error: both libraries have several on machines without a GPU."""
+    zero = setup.deepspeed_config["zero_optimization"]["stage"] if setup.deepspeed_config else None
+    asked = {"stage": zero, "data_parallel_ranks": setup.data_parallel_size, "pipeline_stages": setup.stages}
+    engine = {"ddp": "DistributedDataParallel", "pipeline": "PipelineEngine", "pipeline_dp": "PipelineEngine"}
+    if setup.strategy != "single":
+        asked["engine"] = engine.get(setup.strategy, "DeepSpeedEngine")
+    for name, value in asked.items():
+        if obtained[name] != value:
+            raise RuntimeError(f"asked for {setup.strategy} with {name} {value}, the libraries gave {obtained[name]}")
+
+
+def _checkpoint_activations(model: nn.Module) -> None:
+    """Recompute activations in the backward pass: by the model's own switch, or around each of its layers."""
+    if callable(switch := getattr(model, "gradient_checkpointing_enable", None)):
+        switch(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return
+    if not callable(getattr(model, "pipeline_layers", None)):
+        raise UserError(
+            fault(
+                "--gradient_checkpointing",
+                type(model).__name__,
+                "has neither gradient_checkpointing_enable() nor pipeline_layers()",
+                "leave the argument out, or name the model's layers in pipeline_layers()",
+            )
+        )
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    for layer in model.pipeline_layers():  # type: ignore[operator]
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

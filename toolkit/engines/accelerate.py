@@ -1,0 +1,171 @@
+"""One process, DDP and ZeRO through Accelerate: the loop of its own documentation, one optimizer step a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, DeepSpeedPlugin, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch import Tensor, nn
+
+from toolkit.data.batch import Batch
+from toolkit.engines import group
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, on_device, parameter_groups, take
+from toolkit.setup import Setup
+
+
+NORM_ROW = 4096
+
+
+class AccelerateEngine(Engine):
+    """`Accelerator.prepare(model, optimizer)` under the setup's strategy. Loaders and schedulers stay outside:
+    a prepared scheduler steps once per process, and a prepared loader shards by process."""
+
+    reads_batches = True
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:
+        super().__init__(setup, model, loss_fn)
+        self.accelerator = _accelerator(setup, model)
+        self.device = self.accelerator.device
+        self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
+        optimizer = optimizer_fn(parameter_groups(model.named_parameters()))
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self._zero = setup.deepspeed_config is not None
+        self.obtained = {
+            "engine": type(self.model).__name__,
+            "stage": self.model.zero_optimization_stage() if self._zero else None,
+            "data_parallel_ranks": self.size,
+            "pipeline_stages": 1,
+            "parameter_dtype": str(next(iter(self._parameters.values())).dtype).removeprefix("torch."),
+            "device": self.device.type,
+        }
+
+    def set_lr(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def train_step(self, batches: Iterable[Batch]) -> StepStats:
+        self.model.train()
+        total = torch.zeros((), device=self.device)
+        for batch in take(batches, self.setup.gradient_accumulation_steps):
+            batch = on_device(batch, self.device)
+            with self.accelerator.accumulate(self.model):
+                losses = self._losses(self._forward(batch), batch.targets)  # [B]
+                loss = (losses * batch.weights).sum() * self._scale(batch)
+                self.accelerator.backward(loss)
+                total += loss.detach()
+                if self.accelerator.sync_gradients:
+                    grad_norm = self._clip()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+        total /= self.setup.gradient_accumulation_steps
+        if self.size > 1:
+            dist.all_reduce(total)
+            total /= self.size
+        self.updates += 1
+        return StepStats(total, grad_norm, skipped=False)
+
+    def _forward(self, batch: Batch) -> Any:
+        return self.model(**batch.inputs) if isinstance(batch.inputs, dict) else self.model(*batch.inputs)
+
+    def _clip(self) -> Tensor:
+        """The gradient's norm before clipping. DeepSpeed has clipped inside its step, by the value in its config,
+        which is the setup's: `clip_grad_norm_` of Accelerate does nothing there."""
+        if self._zero:
+            return torch.as_tensor(self.model.get_global_grad_norm(), device=self.device).float()
+        trained = [p for p in self._parameters.values() if p.grad is not None]
+        norm = total_norm(p.grad for p in trained if p.grad is not None)
+        if self.setup.max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(trained, self.setup.max_grad_norm, norm)
+        return norm
+
+    @torch.no_grad()
+    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+        self.model.eval()
+        rows = [torch.zeros(0, 4, dtype=torch.float64, device=self.device)]
+        for batch in batches:
+            batch = on_device(batch, self.device)
+            rows.append(self._rows(self._forward(batch), batch))
+        return torch.cat(rows)
+
+    def _owned_buffers(self) -> list[Tensor]:
+        return list(self._buffers.values())
+
+    @torch.no_grad()
+    def _full(self, name: str) -> Tensor:
+        if name in self._buffers:
+            return self._buffers[name].detach().cpu().clone()
+        parameter = self._parameters[name]
+        if not hasattr(parameter, "ds_id"):
+            return parameter.detach().cpu().clone()
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([parameter]):
+            return parameter.detach().cpu().clone()
+
+    def close(self) -> None:
+        if self._zero:
+            self.model.destroy()
+        self.accelerator.free_memory()
+        _reset_accelerate()
+
+
+def total_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """[] float32: the 2-norm of all gradients together, exact to fp32's last digits.
+
+    `clip_grad_norm_` sums squares in fp32, one after another on CPU: for 12 million elements it is off by 5e-4, which
+    clips DDP's gradients otherwise than DeepSpeed's, whose sums are fp64. Rows of 4096, then fp64, cost the same time.
+    """
+    parts = []
+    for gradient in gradients:
+        flat = gradient.detach().reshape(-1)
+        whole = len(flat) // NORM_ROW * NORM_ROW
+        parts += [torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1), flat[whole:].norm().view(1)]
+    return torch.cat(parts).double().norm().float()
+
+
+def _accelerator(setup: Setup, model: nn.Module) -> Accelerator:
+    """An Accelerator that does what the setup says, whatever the launcher left in the environment."""
+    _reset_accelerate()
+    zero = setup.deepspeed_config is not None
+    # Accelerate lets these override its arguments; the setup has read them already and is the one that counts.
+    for name in [key for key in os.environ if key.startswith("ACCELERATE_")]:
+        del os.environ[name]
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(zero).lower()
+    if setup.strategy == "single":  # torchrun with one process: no group, no DDP around the model
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            os.environ.pop(name, None)
+    plugin = DeepSpeedPlugin(hf_ds_config=_with_buckets(setup.deepspeed_config, model)) if zero else None
+    return Accelerator(
+        # With cpu=True and DeepSpeed asked for, Accelerate quietly gives DDP; without it and without a backend named,
+        # every CPU rank believes that it is alone.
+        cpu=group.on_cpu(setup) and not zero,
+        deepspeed_plugin=plugin,
+        mixed_precision="no",
+        gradient_accumulation_steps=setup.gradient_accumulation_steps,
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True),
+            *([InitProcessGroupKwargs(backend=dist.get_backend())] if zero else []),
+        ],
+    )
+
+
+def _with_buckets(config: dict[str, Any] | None, model: nn.Module) -> dict[str, Any]:
+    """A copy whose ZeRO buckets fit the model: the default of 5e8 elements is 2 GB in fp32, more than ZeRO saves."""
+    assert config is not None
+    zero = dict(config["zero_optimization"])
+    elements = max(sum(p.numel() for p in model.parameters()), 1)
+    for key in ("reduce_bucket_size", "allgather_bucket_size"):
+        zero.setdefault(key, min(elements, 500_000_000))
+    return {**config, "zero_optimization": zero}
+
+
+def _reset_accelerate() -> None:
+    # Accelerate keeps one strategy per process in class state; a second engine (compare, tests) needs a fresh one.
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    PartialState._reset_state()

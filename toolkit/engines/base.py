@@ -1,0 +1,256 @@
+"""The engine: one optimizer step as the unit of work, the same for every strategy.
+
+A pipeline has no finer unit than a whole step (DeepSpeed's `forward`, `backward` and `step` raise there), so a loop
+written in steps runs unchanged under one process, DDP, ZeRO and pipeline.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from toolkit.data.batch import Batch
+from toolkit.errors import UserError, fault
+from toolkit.setup import Setup
+
+LossFn = Callable[[Any, Tensor], Tensor]  # (outputs, targets) -> [B] per-sample losses
+OptimizerFn = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+
+
+class StepStats(NamedTuple):
+    """What one optimizer step gives; tensors stay on the device so that a loop need not wait for them."""
+
+    loss: Tensor  # [] float32: mean loss of the global batch, sum(w x loss) / sum(w), the same on every rank
+    grad_norm: Tensor  # [] float32: 2-norm of the gradient of that mean before clipping, over all parameters
+    skipped: bool  # the optimizer did not move (fp16 overflow); `updates` did not advance
+
+
+class Engine(ABC):
+    """A model under one strategy. `toolkit.prepare` makes it; both kinds pass one contract test suite."""
+
+    setup: Setup
+    rank: int  # data-parallel rank: which share of a global batch this process reads
+    size: int  # data-parallel ranks
+    device: torch.device
+    reads_batches: bool  # False on the middle stages of a pipeline, which pull no batch
+    obtained: dict[str, Any]  # what the libraries really gave: engine class, dtype, ranks, stage
+
+    def __init__(self, setup: Setup, model: nn.Module, loss_fn: LossFn) -> None:
+        self.setup = setup
+        self.updates = 0  # optimizer steps applied
+        self._loss_fn = loss_fn
+        # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self._parameters = dict(model.named_parameters())
+        self._buffers = dict(_saved_buffers(model))
+        # Whether a row's result depends on the other rows of its micro-batch.
+        self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        if self.couples_samples and setup.padding_rows:
+            raise UserError(
+                fault(
+                    "train_batch_size",
+                    setup.train_batch_size,
+                    f"needs {setup.padding_rows} padding rows a step, which would enter BatchNorm's statistics",
+                    "choose a batch that divides by ranks and micro-batches, or --norm group",
+                )
+            )
+
+    @abstractmethod
+    def set_lr(self, learning_rate: float) -> None:
+        """The learning rate of the next step, in every parameter group."""
+
+    @abstractmethod
+    def train_step(self, batches: Iterable[Batch]) -> StepStats:
+        """Forward, backward, clip, optimizer over exactly `gradient_accumulation_steps` micro-batches.
+
+        Collective: every rank calls it with its own share of the same global batch.
+        """
+
+    @abstractmethod
+    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+        """[n, 4] float64 on the device: id, loss, prediction, target of each row of weight 1 this rank scored."""
+
+    @abstractmethod
+    def _full(self, name: str) -> Tensor:
+        """The whole tensor of that name on the CPU, on every rank. Collective."""
+
+    @abstractmethod
+    def _owned_buffers(self) -> list[Tensor]:
+        """Buffers of the layers this rank holds."""
+
+    def close(self) -> None:  # noqa: B027 - optional: engines without global state need nothing
+        """Release what the libraries keep globally, so that another engine may follow in this process."""
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Any] = ()) -> dict[str, float]:
+        """Mean loss and metrics over all samples, each counted once, equal on every rank.
+
+        Args:
+            batches: this rank's share (`EvalLoader`): as many on every rank, padded with rows of weight 0.
+            metrics: `evaluate.Metric` objects; `compute(predictions=, references=)` runs on rank 0 alone.
+
+        Returns:
+            `{"loss": ..., and what the metrics return}`.
+        """
+        self.sync_buffers()
+        rows = self._gather_rows(self._evaluate_rows(batches))
+        rows = rows[rows[:, 0].argsort()]  # by sample id: the same sums and counts for any number of ranks
+        scores: dict[str, float] = {}
+        if self.setup.rank == 0:
+            columns = rows.cpu()
+            whole = bool((columns[:, 2:] == columns[:, 2:].round()).all())
+            predictions, references = (columns[:, i].long() if whole else columns[:, i] for i in (2, 3))
+            scores["loss"] = columns[:, 1].mean().item()
+            for metric in metrics:
+                scores |= metric.compute(predictions=predictions.tolist(), references=references.tolist())
+        return self.from_rank_0(scores)
+
+    def sync_buffers(self) -> None:
+        """Make buffers equal on all data-parallel ranks: the mean, or rank 0's value for integers.
+
+        DDP sends rank 0's buffers before each forward, DeepSpeed sends none: BatchNorm statistics would differ from
+        rank to rank, and from setup to setup. Here each rank keeps its own while training, in every setup alike, and
+        they are averaged before each evaluation and save.
+        """
+        if self.size == 1:
+            return
+        for buffer in self._owned_buffers():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer, group=self._data_parallel_group())
+                buffer /= self.size
+            else:
+                first = dist.get_global_rank(self._data_parallel_group(), 0)
+                dist.broadcast(buffer, src=first, group=self._data_parallel_group())
+
+    def named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of every parameter and saved buffer, under the model's own names, whole, on the CPU.
+
+        Collective, one tensor at a time; every rank yields the same.
+        """
+        self.sync_buffers()
+        for name in [*self._shapes, *self._buffers]:
+            yield name, self._full(name)
+
+    def check_ranks_agree(self) -> None:
+        """Raise RuntimeError unless all data-parallel ranks hold equal weights: ranks that train alone drift apart.
+
+        One number a rank, compared bit for bit, after the first step.
+        """
+        if self.size == 1:
+            return
+        mine = torch.stack([p.detach().double().sum() for p in self._replicated()] or [torch.zeros(1).double().sum()])
+        sums = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(sums, mine, group=self._data_parallel_group())
+        for rank, other in enumerate(sums):
+            if not torch.equal(other, mine):
+                raise RuntimeError(
+                    f"data-parallel ranks {self.rank} and {rank} hold different weights after step 1: they train alone"
+                )
+
+    def _data_parallel_group(self) -> dist.ProcessGroup | None:
+        return None  # the default group: every rank is data parallel
+
+    def _replicated(self) -> Iterator[nn.Parameter]:
+        """Parameters that every data-parallel rank holds whole (ZeRO-3 holds shards: nothing to compare)."""
+        return (p for p in self._parameters.values() if not hasattr(p, "ds_id"))
+
+    def _gather_rows(self, rows: Tensor) -> Tensor:
+        if not dist.is_initialized():
+            return rows
+        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(dist.get_world_size())]
+        dist.all_gather(counts, torch.tensor([len(rows)], device=self.device))
+        most = int(max(counts))
+        padded = torch.cat([rows, rows.new_zeros(most - len(rows), 4)])
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
+
+    def from_rank_0(self, value: Any) -> Any:
+        """Rank 0's value on every rank. Collective."""
+        if not dist.is_initialized():
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+    def _losses(self, outputs: Any, targets: Tensor) -> Tensor:
+        losses = self._loss_fn(logits_of(outputs), targets)
+        if losses.shape != targets.shape[:1]:
+            raise UserError(
+                fault(
+                    "loss_fn",
+                    tuple(losses.shape),
+                    f"must return one loss per sample, shape {tuple(targets.shape[:1])}",
+                    "pass reduction='none' and take the mean over all but the first dimension",
+                )
+            )
+        return losses
+
+    def _rows(self, outputs: Any, batch: Batch) -> Tensor:
+        """[n, 4] float64: id, loss, prediction, target of the rows of weight 1; all tensors on the device."""
+        logits = logits_of(outputs)
+        losses = self._losses(logits, batch.targets)
+        predictions = logits.argmax(-1) if logits.dim() == 2 and logits.shape[1] > 1 else logits.reshape(len(logits))
+        columns = (batch.ids, losses, predictions, batch.targets)
+        return torch.stack([column.detach().double() for column in columns], dim=1)[batch.weights > 0]
+
+    def _scale(self, batch: Batch) -> float:
+        """The factor that turns this rank's sum(w x loss) into its share of the global mean.
+
+        Both libraries divide by `gradient_accumulation_steps` and average over data-parallel ranks, which is right
+        only when every micro-batch holds as many samples. Multiplying by both and dividing by the global sum of
+        weights gives sum(w x loss) / sum(w) whatever the split.
+        """
+        return self.size * self.setup.gradient_accumulation_steps / batch.total
+
+
+def logits_of(outputs: Any) -> Any:
+    """The logits of a transformers output, or the outputs themselves."""
+    return outputs.logits if hasattr(outputs, "logits") else outputs
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on the device, without waiting where the memory is pinned."""
+
+    def move(value: Tensor) -> Tensor:
+        return value.to(device, non_blocking=True)
+
+    inputs: Any = batch.inputs
+    if isinstance(inputs, Mapping):
+        inputs = {name: move(value) for name, value in inputs.items()}
+    else:
+        inputs = tuple(move(value) for value in inputs)
+    return Batch(inputs, move(batch.targets), move(batch.weights), batch.total, move(batch.ids))
+
+
+def take(batches: Iterable[Batch], count: int) -> list[Batch]:
+    """Exactly `count` micro-batches.
+
+    Raises:
+        RuntimeError: there are fewer.
+    """
+    taken = list(islice(batches, count))
+    if len(taken) < count:
+        raise RuntimeError(f"a step takes {count} micro-batches, the loader gave {len(taken)}")
+    return taken
+
+
+def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: matrices and kernels decay; biases, norms and scalars do not."""
+    trainable = [parameter for _, parameter in named if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.dim() > 1]},
+        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    saved = model.state_dict(keep_vars=True)
+    return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)

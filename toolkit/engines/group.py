@@ -1,0 +1,122 @@
+"""The process group every launcher's ranks meet in, and the native ops they need, built once."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from toolkit import watch
+from toolkit.errors import UserError, fault
+from toolkit.setup import Setup, choose_device
+
+OP_POLL_SECONDS = 0.5
+STALE_LOCK_SECONDS = 30.0
+
+
+def start(setup: Setup) -> None:
+    """Meet the other ranks (gloo on CPU, NCCL on GPUs), once a process, and build native ops before they are used.
+
+    Libraries that find a group use it, so neither Accelerate's nor DeepSpeed's own choice of backend can leave ranks
+    alone: on a CPU-only machine both can make every rank believe that it is rank 0 of 1.
+
+    Raises:
+        UserError: the ranks that met are not as many as the setup asks for; more local ranks than GPUs.
+    """
+    _, index, backend = choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu)
+    if index is not None:
+        torch.cuda.set_device(index)
+    if setup.world_size > 1 and not dist.is_initialized():
+        dist.init_process_group(backend, timeout=timedelta(seconds=setup.timeout))
+        watch.start(setup.rank, setup.world_size, setup.timeout)
+    met = dist.get_world_size() if dist.is_initialized() else 1
+    if met != setup.world_size:
+        raise UserError(fault("WORLD_SIZE", setup.world_size, f"{met} ranks met", "start them with one launcher"))
+    if setup.deepspeed_config is not None:
+        _start_deepspeed(setup, backend)
+
+
+def on_cpu(setup: Setup) -> bool:
+    """Whether the ranks compute on the CPU: asked for, or no GPU here."""
+    return choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu)[0] == "cpu"
+
+
+def _start_deepspeed(setup: Setup, backend: str) -> None:
+    # The accelerator decides where DeepSpeed puts tensors; set, it is not probed with a warning from every rank.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu" if on_cpu(setup) else "cuda")
+    import deepspeed
+
+    if not setup.verbose:
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # its import has set WARNING
+    with quiet(setup.verbose):
+        if on_cpu(setup):
+            _build_once(setup)
+        deepspeed.init_distributed(backend, auto_mpi_discovery=False, timeout=timedelta(seconds=setup.timeout))
+
+
+def _build_once(setup: Setup) -> None:
+    """Compile DeepSpeed's shared-memory collectives on one rank of each node while the others wait.
+
+    Built on first use (40 s to minutes on 2 cores). Two ranks building at once can fail, and a build that was killed
+    leaves a lock file on which the next one waits for ever without a word.
+    """
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+    from torch.utils.cpp_extension import _get_build_directory
+
+    builder = ShareMemCommBuilder()
+    if not builder.is_compatible(verbose=False):
+        return
+    store = dist.distributed_c10d._get_default_store()
+    key = f"oneloop/op/{os.environ.get('GROUP_RANK', os.environ.get('CROSS_RANK', '0'))}"
+    if setup.local_rank == 0:
+        folder = Path(_get_build_directory(builder.name, False))
+        clear_stale_lock(folder)
+        if not list(folder.glob("*.so")):
+            say(f"oneloop: building DeepSpeed's {builder.name} once for this machine, about a minute")
+        builder.load(verbose=False)
+        store.set(key, "built")
+    while not store.check([key]):
+        time.sleep(OP_POLL_SECONDS)
+
+
+def clear_stale_lock(folder: Path) -> None:
+    """Remove the lock of a build that is gone: older than 30 s, and no process works in the folder."""
+    lock = folder / "lock"
+    while lock.exists():
+        with contextlib.suppress(FileNotFoundError):
+            age = time.time() - lock.stat().st_mtime
+            if age > STALE_LOCK_SECONDS and not _busy(folder):
+                say(f"oneloop: {lock} is left over from a build that was killed {age:.0f} s ago: removed")
+                lock.unlink()
+                return
+        time.sleep(OP_POLL_SECONDS)
+
+
+def _busy(folder: Path) -> bool:
+    """Whether a process of this machine has the folder as its working directory, as ninja and the compiler do."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.resolve() == folder.resolve():
+                return True
+    return False
+
+
+def say(text: str) -> None:
+    """A line for the user that library banners do not swallow."""
+    print(text, file=sys.__stderr__, flush=True)
+
+
+@contextlib.contextmanager
+def quiet(verbose: bool) -> Iterator[None]:
+    """Hold back what libraries print to stdout while they start; `--verbose` lets it through."""
+    with contextlib.nullcontext() if verbose else contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,204 @@
+"""DeepSpeed's pipeline behind the same interface: the model's own layers, cut into stages, ZeRO-1 beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import PipelineModule
+from deepspeed.utils import groups
+from torch import Tensor, nn
+
+from toolkit.data.batch import Batch
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, take
+from toolkit.errors import UserError, fault
+from toolkit.setup import Setup
+
+
+class PipelineEngine(Engine):
+    """`deepspeed.initialize` on a `PipelineModule` made of `model.pipeline_layers()`.
+
+    The layers are the model's own modules, so each parameter keeps its name by identity; one that two stages share
+    (tied embeddings) is kept equal on both.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:
+        super().__init__(setup, model, loss_fn)
+        layers = _layers(model, setup)
+        module = _Stages(
+            layers=layers,
+            num_stages=setup.stages,
+            loss_fn=self._stage_loss,
+            partition_method=setup.partition,
+            # Sequence lengths change from micro-batch to micro-batch; without this gloo aborts the process.
+            dynamic_shape=True,
+        )
+        # The module's list would keep the other stages' layers alive.
+        module._layer_specs = [None] * len(layers)
+        own = {id(parameter) for parameter in module.parameters()}
+        mine = {name: p for name, p in self._parameters.items() if id(p) in own}
+        optimizer = _stage_optimizer(optimizer_fn, mine, module, setup)
+        self.engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {}))
+        self._owner = self._owners(mine, module)
+        self._parameters = mine
+        self.device = self.engine.device
+        self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
+        self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
+        self.layer_ranges = [(module.parts[i], module.parts[i + 1]) for i in range(setup.stages)]
+        self._scored: list[Tensor] = []
+        self.obtained = {
+            "engine": type(self.engine).__name__,
+            "stage": self.engine.zero_optimization_stage(),
+            "data_parallel_ranks": self.size,
+            "pipeline_stages": self.engine.num_stages,
+            "layers": [f"{first}-{stop - 1}" for first, stop in self.layer_ranges],
+            "parameter_dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
+            "device": self.device.type,
+        }
+
+    def set_lr(self, learning_rate: float) -> None:
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def train_step(self, batches: Iterable[Batch]) -> StepStats:
+        count = self.setup.gradient_accumulation_steps
+        fed = take(batches, count) if self.reads_batches else []
+        loss = self.engine.train_batch(iter([self._feed(batch, self._scale(batch)) for batch in fed]))
+        self.updates += 1
+        grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
+        return StepStats(loss, grad_norm, skipped=False)
+
+    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+        """The last stage scores: `eval_batch` hands out the last micro-batch's logits only, so the loss function,
+        which sees every micro-batch, collects the rows."""
+        self._scored = [torch.zeros(0, 4, dtype=torch.float64, device=self.device)]
+        count = len(batches)  # type: ignore[arg-type]
+        feed = (self._feed(batch, 1.0) for batch in batches) if self.reads_batches else iter(())
+        self.engine.eval_batch(feed, num_micro_batches=count, bcast_loss=False)
+        return torch.cat(self._scored)
+
+    def _feed(self, batch: Batch, scale: float) -> tuple[Any, tuple[Tensor, Tensor, Tensor]]:
+        """What a pipeline reads: (inputs of the first layer, labels of the last)."""
+        inputs = tuple(batch.inputs.values()) if isinstance(batch.inputs, dict) else tuple(batch.inputs)
+        first: Any = inputs[0] if len(inputs) == 1 else inputs
+        return first, (batch.targets, batch.weights * scale, batch.ids)
+
+    def _stage_loss(self, outputs: Any, labels: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        targets, weights, ids = labels
+        if not self.engine.module.training:
+            rows = self._rows(outputs, Batch((), targets, weights, 0.0, ids))
+            self._scored.append(rows)
+            return rows[:, 1].sum().float()
+        return (self._losses(outputs, targets) * weights).sum()
+
+    def _data_parallel_group(self) -> dist.ProcessGroup | None:
+        return self.engine.grid.get_data_parallel_group()
+
+    def _owned_buffers(self) -> list[Tensor]:
+        own = {id(buffer) for buffer in self.engine.module.buffers()}
+        return [buffer for buffer in self._buffers.values() if id(buffer) in own]
+
+    def _owners(self, mine: dict[str, nn.Parameter], module: PipelineModule) -> dict[str, int]:
+        """Global rank that gives out each tensor: the first that holds it."""
+        buffers = {id(buffer) for buffer in module.buffers()}
+        names = [*mine, *(name for name, buffer in self._buffers.items() if id(buffer) in buffers)]
+        held: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(held, names)
+        return {name: rank for rank in reversed(range(len(held))) for name in held[rank]}
+
+    @torch.no_grad()
+    def _full(self, name: str) -> Tensor:
+        owner = self._owner[name]
+        if name in self._buffers:
+            tensor = self._buffers[name].detach().clone().to(self.device)
+        elif owner == self.setup.rank:
+            tensor = self._parameters[name].detach().clone()
+        else:
+            tensor = torch.empty(self._shapes[name], dtype=torch.float32, device=self.device)
+        dist.broadcast(tensor, src=owner)
+        return tensor.cpu()
+
+    def close(self) -> None:
+        self.engine.destroy()
+        # DeepSpeed keeps the grid in a global: a ZeRO engine made later in this process would shard over it.
+        groups.mpu = None
+
+
+class _Stages(PipelineModule):
+    """A PipelineModule that finds shared parameters by identity, where DeepSpeed asks for a TiedLayerSpec."""
+
+    def _index_tied_modules(self) -> dict[str, dict[str, Any]]:
+        """Communication of each parameter that lies on several stages. Collective: groups are made in one order."""
+        comms: dict[str, dict[str, Any]] = {}
+        for number, (parameter, stages) in enumerate(self._shared()):
+            for replica in range(self._grid.data_parallel_size):
+                ranks = [self._grid.stage_to_global(stage_id=stage, data=replica) for stage in stages]
+                group = deepspeed.comm.new_group(ranks=ranks)
+                if self.global_rank not in ranks:
+                    continue
+                holder = nn.Module()
+                holder.register_parameter("weight", parameter)
+                key = f"shared{number}"
+                self.tied_modules[key] = holder
+                comms[key] = {"ranks": ranks, "group": group, "weight_attr": ["weight"], "module": holder}
+                # The gradient norm counts it once.
+                parameter.ds_pipe_replicated = self.global_rank != ranks[0]
+        return comms
+
+    def _shared(self) -> Iterator[tuple[Any, list[int]]]:
+        stages: dict[int, set[int]] = {}
+        parameters: dict[int, nn.Parameter] = {}
+        for index, layer in enumerate(self._layer_specs):
+            for parameter in layer.parameters():
+                stages.setdefault(id(parameter), set()).add(self.stage_owner(index))
+                parameters[id(parameter)] = parameter
+        return ((parameters[key], sorted(held)) for key, held in stages.items() if len(held) > 1)
+
+
+def _layers(model: nn.Module, setup: Setup) -> list[nn.Module]:
+    kind = type(model).__name__
+    if not callable(getattr(model, "pipeline_layers", None)):
+        raise UserError(
+            fault(
+                "model",
+                kind,
+                "has no pipeline_layers() method, so a pipeline cannot cut it",
+                "return its submodules in order from pipeline_layers(), or take a setup without pipeline",
+            )
+        )
+    layers = list(model.pipeline_layers())  # type: ignore[operator]
+    where = f"{setup.origins.get('stages', 'pipeline.stages')}"
+    if len(layers) < setup.stages:
+        raise UserError(
+            fault(where, setup.stages, f"{kind} has {len(layers)} layers, fewer than stages", "use fewer stages")
+        )
+    reached = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    left_out = [name for name, parameter in model.named_parameters() if id(parameter) not in reached]
+    if left_out:
+        raise UserError(
+            fault("model", kind, f"pipeline_layers() leaves out {', '.join(left_out)}", "name every layer once")
+        )
+    return layers
+
+
+def _stage_optimizer(
+    optimizer_fn: OptimizerFn, mine: dict[str, nn.Parameter], module: PipelineModule, setup: Setup
+) -> torch.optim.Optimizer:
+    """An optimizer over this stage's parameters; a stage that trains none is refused on every rank alike."""
+    trains: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(trains, sum(p.requires_grad for p in mine.values()))
+    idle = [module._grid._topo.get_coord(rank).pipe for rank, count in enumerate(trains) if count == 0]
+    if idle:
+        ranges = [f"{module.parts[s]}-{module.parts[s + 1] - 1}" for s in range(setup.stages)]
+        raise UserError(
+            fault(
+                setup.origins.get("partition", "pipeline.partition"),
+                setup.partition,
+                f"stage {idle[0]} (layers {ranges[idle[0]]}) has no parameter to train",
+                "cut by another partition method, or use fewer stages",
+            )
+        )
+    return optimizer_fn(parameter_groups(mine.items()))

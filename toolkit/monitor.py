@@ -1,0 +1,231 @@
+"""What a run leaves: metrics.jsonl, summary.json, config/; and what it shows: a progress bar and a last line."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from toolkit import watch
+from toolkit.engines import Engine, StepStats
+from toolkit.errors import PREFIX, UserError, fault
+
+LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
+LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "datasets", "evaluate")
+
+current: Monitor | None = None
+
+
+class Monitor:
+    """Collects each step's numbers on the device, and writes them together every `logging_steps`.
+
+    Used as a context: `with Monitor(...) as monitor`. Only rank 0 writes and shows.
+    """
+
+    def __init__(self, engine: Engine, arguments: Any, total_steps: int) -> None:
+        self.engine, self.setup, self.arguments = engine, engine.setup, arguments
+        self.total_steps = total_steps
+        self.steps = 0
+        self.scores: dict[str, float] = {}
+        self.output_dir = _claim_output_dir(engine, arguments)
+        self._writes = self.setup.rank == 0
+        self._waiting: list[tuple[dict[str, Any], StepStats]] = []
+        self._began = self._flushed = self._told = time.time()
+        self._first_step: float | None = None
+        self._progress = Progress(
+            TextColumn("[bold]step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            disable=not (self._writes and sys.stderr.isatty()),
+        )
+        self._bar = self._progress.add_task("train", total=total_steps, text="")
+
+    def __enter__(self) -> Monitor:
+        global current
+        current = self
+        if self._writes:
+            self._write_config()
+            self._write_summary(error=None)
+            print(self.setup.banner(), file=sys.stderr)
+            for note in self.setup.notes:
+                print(f"oneloop: {note}", file=sys.stderr, flush=True)
+        if watch.current:
+            watch.current.output_dir = self.output_dir
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        if error is None:
+            self._finish()
+
+    def begin(self, step: int) -> None:
+        """An optimizer step is about to start."""
+        self.steps = step
+        if watch.current:
+            watch.current.step = step
+
+    def end(self, epoch: int, samples: int, learning_rate: float, stats: StepStats) -> None:
+        """An optimizer step has ended. Nothing is read off the device until the next write."""
+        if self._first_step is None:
+            stats.loss.item()  # the one wait outside logging: it dates the first step
+            self._first_step = time.time() - _process_start()
+        row = {
+            "step": self.steps,
+            "updates": self.engine.updates,
+            "epoch": epoch,
+            "samples": samples,
+            "learning_rate": learning_rate,
+        }
+        self._waiting.append((row, stats))
+        if len(self._waiting) >= self.arguments.logging_steps or self.steps == self.total_steps:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read the waiting steps off the device in one go and append them to metrics.jsonl."""
+        if not self._waiting or not self._writes:
+            self._waiting.clear()
+            return
+        values = torch.stack([torch.stack([s.loss.float(), s.grad_norm.float()]) for _, s in self._waiting]).tolist()
+        now = time.time()
+        first, last = self._waiting[0][0], self._waiting[-1][0]
+        per_step = (now - self._flushed) / len(self._waiting)
+        rate = self.setup.train_batch_size / per_step
+        with self._metrics_file() as file:
+            for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
+                numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
+                file.write(json.dumps(row | numbers) + "\n")
+        self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
+        self._flushed = now
+        self._waiting.clear()
+
+    def evaluated(self, scores: dict[str, float]) -> None:
+        """An evaluation has ended; its time is not training time."""
+        self.flush()
+        self.scores = scores
+        self._flushed = time.time()
+        if self._writes:
+            row = {"step": self.steps} | {f"eval_{name}": value for name, value in scores.items()}
+            with self._metrics_file() as file:
+                file.write(json.dumps(row) + "\n")
+
+    def _metrics_file(self) -> Any:
+        return (self.output_dir / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def _show(self, step: int, advance: int, loss: float, learning_rate: float, rate: float) -> None:
+        text = f"loss {loss:.4f}  lr {learning_rate:.2e}  {rate:.0f} samples/s"
+        self._progress.update(self._bar, advance=advance, text=text)
+        if self._progress.disable and time.time() - self._told > LINE_SECONDS:
+            self._told = time.time()
+            print(f"oneloop: step {step}/{self.total_steps}  {text}", file=sys.stderr, flush=True)
+
+    def _write_config(self) -> None:
+        folder = self.output_dir / "config"
+        folder.mkdir()
+        for path in self.setup.config_files:
+            shutil.copy(path, folder)
+        told = {name: value for name, value in vars(self.arguments).items() if name != "typed"}
+        (folder / "arguments.json").write_text(json.dumps(told, indent=2, default=str) + "\n", encoding="utf-8")
+
+    def _write_summary(self, **more: Any) -> None:
+        summary = {
+            "setup": self.setup.as_dict(),
+            "obtained": self.engine.obtained,
+            "steps": self.steps,
+            "updates": self.engine.updates,
+            "metrics": self.scores,
+            "seconds": time.time() - _process_start(),
+            "seconds_to_first_step": self._first_step,
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
+        }
+        text = json.dumps(summary | more, indent=2) + "\n"
+        (self.output_dir / "summary.json").write_text(text, encoding="utf-8")
+
+    def _finish(self) -> None:
+        peaks = _every_rank(_peak_memory_bytes(self.engine.device))
+        if not self._writes:
+            return
+        self._write_summary(peak_memory_bytes=peaks, error=None)
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(self.scores.items()))
+        seconds = time.time() - self._began
+        print(f"oneloop: done: {scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in "
+              f"{self.output_dir}", file=sys.stderr, flush=True)  # fmt: skip
+
+
+def record_failure(error: BaseException) -> None:
+    """One process has failed: say at which step, in summary.json and as the last line."""
+    step, rank = current.steps if current else 0, int(os.environ.get("RANK", "0"))
+    lines = str(error).strip().splitlines()
+    message = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    watch.record(current.output_dir if current else None, {"rank": rank, "step": step, "message": message})
+    print(f"{PREFIX}rank {rank} failed at step {step}: {message}", file=sys.stderr)
+
+
+def _claim_output_dir(engine: Engine, arguments: Any) -> Path:
+    """Rank 0 makes the folder, or says why not; every rank gets the same answer."""
+    answer: str | UserError = ""
+    if engine.setup.rank == 0:
+        try:
+            answer = str(_make_output_dir(arguments))
+        except UserError as error:
+            answer = error
+    answer = engine.from_rank_0(answer)
+    if isinstance(answer, UserError):
+        raise answer
+    return Path(answer)
+
+
+def _make_output_dir(arguments: Any) -> Path:
+    default = Path("runs", f"{Path(arguments.script).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = Path(arguments.output_dir or default)
+    if (folder / "summary.json").exists() or (folder / "metrics.jsonl").exists():
+        raise UserError(
+            fault("--output_dir", str(folder), "already holds a run, which would be overwritten", "name a new folder")
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.jsonl").touch()
+    except OSError as error:
+        raise UserError(
+            fault("--output_dir", str(folder), f"cannot be written ({error.strerror})", "name a folder you may write")
+        ) from error
+    return folder
+
+
+def _every_rank(value: int) -> list[int]:
+    if not dist.is_initialized():
+        return [value]
+    values: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _process_start() -> float:
+    """Unix time at which this process began, so that imports count."""
+    import psutil
+
+    return psutil.Process().create_time()

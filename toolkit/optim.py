@@ -1,0 +1,41 @@
+"""Optimizers and learning rates: the same arithmetic in every setup, so both are ours to call and torch's to compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from toolkit.setup import Setup
+
+
+def optimizer_from(setup: Setup) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
+    """An `optimizer_fn` for `prepare`: SGD with momentum, Adam or AdamW as the setup says."""
+
+    def build(param_groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        common = {"lr": setup.learning_rate, "weight_decay": setup.weight_decay}
+        if setup.optimizer == "sgd":
+            return torch.optim.SGD(param_groups, momentum=setup.momentum, **common)
+        kind = torch.optim.AdamW if setup.optimizer == "adamw" else torch.optim.Adam
+        return kind(param_groups, **common)
+
+    return build
+
+
+def lr_at(updates: int, *, schedule: str, learning_rate: float, num_warmup_steps: int, total_steps: int) -> float:
+    """The learning rate of the update that follows `updates` applied ones: a pure function, the same on every rank.
+
+    Warm-up rises from 0 in `num_warmup_steps` equal steps; then `constant`, `linear` to 0 at `total_steps`, or
+    `cosine`, half a wave to 0 at `total_steps`: the formulas of transformers' `get_scheduler`, but for `constant`,
+    which warms up too instead of passing over `num_warmup_steps`.
+    """
+    if updates < num_warmup_steps:
+        return learning_rate * updates / num_warmup_steps
+    progress = (updates - num_warmup_steps) / max(1, total_steps - num_warmup_steps)
+    if schedule == "linear":
+        return learning_rate * max(0.0, 1.0 - progress)
+    if schedule == "cosine":
+        return learning_rate * max(0.0, 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0))))
+    return learning_rate

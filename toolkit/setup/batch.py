@@ -1,0 +1,110 @@
+"""Batch arithmetic: global batch = micro-batch x accumulation x data-parallel ranks. Pure; no process needed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.errors import UserError, fault
+
+GLOBAL, MICRO, ACCUMULATION = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and its origin: "--learning_rate", "ds_configs/zero2.json: gradient_clipping", "script's default"."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """`padding_rows` of the micro x accumulation x ranks rows of a step are padding of weight 0."""
+
+    train_batch_size: int
+    train_micro_batch_size_per_gpu: int
+    gradient_accumulation_steps: int
+    data_parallel_size: int
+    padding_rows: int
+    origins: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def settle_batch(
+    given: Mapping[str, Given], default: Given, ranks: int, *, auto_accumulation: int | None = None
+) -> BatchSizes:
+    """Derives what is missing of the three numbers.
+
+    Args:
+        given: what the user typed or a file says, keyed by DeepSpeed's names; all of it binds.
+        default: the script's global batch, which yields to anything given and may be padded.
+        ranks: data-parallel ranks.
+        auto_accumulation: micro-batches a rank where nobody gave a number; lowered until it divides the global batch.
+
+    Raises:
+        UserError: a number below 1, or numbers that do not multiply or divide.
+    """
+    low = [
+        fault(known.origin, known.value, "must be 1 or more", "give a positive number of samples or steps")
+        for known in given.values()
+        if known.value < 1
+    ]
+    if low:
+        raise UserError(*low)
+    whole, micro, steps = given.get(GLOBAL), given.get(MICRO), given.get(ACCUMULATION)
+    notes: list[str] = []
+    if micro is not None and whole is None:
+        steps = steps or Given(auto_accumulation or 1, "default")
+        product = micro.value * steps.value * ranks
+        whole = Given(product, f"{micro.origin} x accumulation x ranks")
+        if product != default.value:
+            notes.append(
+                f"train_batch_size is {product}, from {micro.origin}, instead of {default.value}, {default.origin}"
+            )
+    elif whole is None:
+        steps = steps or Given(_divisor(default.value, ranks, auto_accumulation), "default")
+        micro = Given(-(-default.value // (steps.value * ranks)), "train_batch_size / accumulation / ranks")
+        whole = default
+    elif micro is not None:
+        steps = steps or Given(_quotient(whole, micro, ranks), "train_batch_size / micro-batch / ranks")
+        product = micro.value * steps.value * ranks
+        if product != whole.value:
+            raise UserError(_disagree(whole, micro, steps, ranks))
+    else:
+        steps = steps or Given(_divisor(whole.value, ranks, auto_accumulation), "default")
+        micro = Given(_quotient(whole, steps, ranks), "train_batch_size / accumulation / ranks")
+    rows = micro.value * steps.value * ranks
+    if rows != whole.value:
+        notes.append(
+            f"train_batch_size {whole.value} ({whole.origin}) is not a multiple of {steps.value} x {ranks}: "
+            f"micro-batches of {micro.value}, {rows - whole.value} of {rows} rows are padding of weight 0"
+        )
+    origins = {GLOBAL: whole.origin, MICRO: micro.origin, ACCUMULATION: steps.origin}
+    return BatchSizes(whole.value, micro.value, steps.value, ranks, rows - whole.value, origins, tuple(notes))
+
+
+def _divisor(whole: int, ranks: int, wished: int | None) -> int:
+    """The largest accumulation up to `wished` that divides the global batch; 1 where none does."""
+    return next((n for n in range(wished or 1, 1, -1) if whole % (n * ranks) == 0), 1)
+
+
+def _quotient(whole: Given, factor: Given, ranks: int) -> int:
+    """whole / (factor x ranks), an error where it is not a positive integer."""
+    product = factor.value * ranks
+    if whole.value < product:
+        reason = f"{whole.value} is smaller than {factor.value} x {ranks}"
+    elif whole.value % product:
+        reason = f"{whole.value} is not a multiple of {factor.value} x {ranks}"
+    else:
+        return whole.value // product
+    reason += f" ({factor.origin} x data-parallel ranks)"
+    raise UserError(fault(whole.origin, whole.value, reason, f"give a multiple of {product}, or change the others"))
+
+
+def _disagree(whole: Given, micro: Given, steps: Given, ranks: int) -> str:
+    product = micro.value * steps.value * ranks
+    reason = (
+        f"{micro.origin} {micro.value} x {steps.origin} {steps.value} x {ranks} data-parallel ranks = {product}, "
+        f"not {whole.value}"
+    )
+    return fault(whole.origin, whole.value, reason, f"write {product}, or drop one of the three")

@@ -1,0 +1,26 @@
+"""Which device and which backend a rank uses."""
+
+from toolkit.errors import UserError, fault
+
+
+def choose_device(
+    local_rank: int, device_count: int, use_cpu: bool, local_ranks: int = 1
+) -> tuple[str, int | None, str]:
+    """One device a rank: ("cuda", index, "nccl"), or ("cpu", None, "gloo") without GPUs or where the CPU is asked for.
+
+    Args:
+        device_count: GPUs this process sees.
+        local_ranks: ranks on this machine.
+
+    Raises:
+        UserError: more ranks on this machine than GPUs; two ranks on one GPU would hang in NCCL.
+    """
+    if use_cpu or device_count == 0:
+        return "cpu", None, "gloo"
+    if max(local_ranks, local_rank + 1) > device_count:
+        ranks = max(local_ranks, local_rank + 1)
+        remedy = (
+            f"start at most {device_count} processes here, or use the CPU with use_cpu: true or ACCELERATE_USE_CPU=true"
+        )
+        raise UserError(fault("processes on this machine", ranks, f"there are {device_count} GPUs, one a rank", remedy))
+    return "cuda", local_rank, "nccl"

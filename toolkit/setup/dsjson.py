@@ -1,0 +1,245 @@
+"""DeepSpeed's JSON: one strict parser and one check for both launchers, so a file is taken or refused alike by each.
+
+DeepSpeed itself reads hjson (comments, trailing commas), Accelerate reads json and takes the last of two equal keys.
+"""
+
+import copy
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.errors import UserError, fault
+from toolkit.setup import schema
+
+_EXPECTED = {
+    "positive": "integer of 1 or more",
+    "whole": "integer of 0 or more",
+    "number": "number of 0 or more",
+    "bool": "true or false",
+    "text": "string",
+    "list": "list",
+    "object": "object",
+}
+
+
+@dataclass(frozen=True)
+class DeepSpeedFile:
+    """`config` in DeepSpeed's form with its source; `names` maps a key path to the name the user wrote it under."""
+
+    path: str
+    config: Mapping[str, Any]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, key: str) -> str:
+        return f"{self.path}: {self.names.get(key, key)}"
+
+    def get(self, key: str) -> Any:
+        """The value at a dotted key path; None where it is absent or "auto"."""
+        node: Any = self.config
+        for name in key.split("."):
+            if not isinstance(node, Mapping) or name not in node:
+                return None
+            node = node[name]
+        return None if node == "auto" else node
+
+
+def read_deepspeed_json(path: str) -> dict[str, Any]:
+    """Strict JSON: a byte-order mark passes; comments, duplicates, NaN, empty files and non-objects do not.
+
+    Raises:
+        UserError: one line with path, line and column.
+    """
+    if not os.path.isfile(path):
+        raise UserError(
+            fault(path, "no such file", f"searched from {os.getcwd()}", "give the path of a DeepSpeed JSON")
+        )
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(fault(path, "unreadable", str(error), "save it as UTF-8 text")) from None
+    if not text.strip():
+        raise UserError(fault(path, "", "the file is empty (line 1 column 1)", "write {} or a DeepSpeed configuration"))
+    try:
+        config = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        line = text.splitlines()[error.lineno - 1].strip() if error.lineno <= len(text.splitlines()) else ""
+        reason = f"{error.msg} at line {error.lineno} column {error.colno}"
+        raise UserError(
+            fault(path, line, reason, "write strict JSON: no comments, no trailing commas, double quotes")
+        ) from None
+    except _Refused as refused:
+        spot = _position(text, refused.pattern, refused.last)
+        raise UserError(
+            fault(f"{path}: {refused.key}", refused.value, f"{refused.reason} at {spot}", refused.remedy)
+        ) from None
+    if not isinstance(config, dict):
+        kind = type(config).__name__
+        raise UserError(
+            fault(path, config, f"expected an object at line 1 column 1, got {kind}", 'write {"key": value}')
+        )
+    return config
+
+
+class _Refused(Exception):
+    def __init__(self, key: str, value: object, reason: str, remedy: str, pattern: str, last: bool) -> None:
+        self.key, self.value, self.reason, self.remedy, self.pattern, self.last = (
+            key,
+            value,
+            reason,
+            remedy,
+            pattern,
+            last,
+        )
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            both = [each for name, each in pairs if name == key]
+            raise _Refused(key, both, "stands twice", "keep one", f'"{re.escape(key)}"\\s*:', True)
+        result[key] = value
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise _Refused("", name, "is not JSON", "write a finite number", re.escape(name), False)
+
+
+def _position(text: str, pattern: str, last: bool) -> str:
+    matches = list(re.finditer(pattern, text))
+    start = matches[-1 if last else 0].start() if matches else 0
+    return f"line {text.count(chr(10), 0, start) + 1} column {start - text.rfind(chr(10), 0, start)}"
+
+
+def check_keys(file: DeepSpeedFile) -> list[str]:
+    """One line for each key that is unknown, misplaced, removed, of the wrong type, or not taken by this version."""
+    faults: list[str] = []
+    for key, value in file.config.items():
+        if key in schema.SECTIONS:
+            if not isinstance(value, Mapping):
+                faults.append(_wrong_type(file, key, value, "object"))
+                continue
+            for name, nested in value.items():
+                faults += _check_key(file, f"{key}.{name}", nested, schema.SECTIONS[key])
+        else:
+            faults += _check_key(file, key, value, schema.TOP)
+    params = file.get("optimizer.params")
+    if isinstance(params, Mapping):
+        for name, value in params.items():
+            faults += _check_key(file, f"optimizer.params.{name}", value, schema.OPTIMIZER_PARAMS)
+    return faults
+
+
+def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, str]) -> list[str]:
+    where, name = file.where(key), key.rpartition(".")[2]
+    if key in schema.REMOVED:
+        return [fault(where, value, "DeepSpeed 0.19.8 has removed this feature and rejects the key", "remove it")]
+    if key in schema.RENAMED:
+        return [fault(where, value, "an older name", f"write {schema.RENAMED[key]}")]
+    if key in schema.NOT_TAKEN:
+        reason, remedy = schema.NOT_TAKEN[key]
+        return [] if switches_nothing_on(value) else [fault(where, value, reason, remedy)]
+    if name not in known:
+        return [fault(where, value, "unknown key, it would be ignored", _remedy(name, key, known))]
+    if value == "auto" and (key in schema.AUTO):
+        return []
+    if value == "auto" and known[name] != "any":
+        return [fault(where, value, 'there is no rule for "auto" here', "write a value or remove the key")]
+    if not _is_kind(value, known[name]):
+        return [_wrong_type(file, key, value, known[name])]
+    if key in schema.FIXED and value != schema.FIXED[key][0]:
+        right, reason = schema.FIXED[key]
+        return [fault(where, value, reason, f"write {json.dumps(right)} or remove the key")]
+    return []
+
+
+def switches_nothing_on(section: Any) -> bool:
+    """True for null, {}, {"enabled": false, ...}, {"device": "none"} and sections of false or empty values."""
+    if not isinstance(section, Mapping):
+        return not section
+    if section.get("enabled") is False or section.get("device") in ("none", "auto"):
+        return True
+    return not any(value and value != "auto" for value in section.values())
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    match kind:
+        case "positive" | "whole":
+            return number and math.isfinite(value) and value == int(value) and value >= (kind == "positive")
+        case "number":
+            return number and math.isfinite(value) and value >= 0
+        case "any":
+            return True
+        case "object":
+            return isinstance(value, Mapping)
+    return isinstance(value, {"bool": bool, "text": str, "list": list}[kind])
+
+
+def _wrong_type(file: DeepSpeedFile, key: str, value: Any, kind: str) -> str:
+    got = {str: "string", bool: "boolean", dict: "object", list: "list", int: "integer", float: "number"}
+    shown = json.dumps(value)
+    came = "null" if value is None else f"{got[type(value)]} {shown}"
+    return fault(file.where(key), value, f"expected {_EXPECTED[kind]}, got {came}", "correct the value")
+
+
+def _remedy(name: str, key: str, known: Mapping[str, str]) -> str:
+    """Where a misplaced key belongs, else the nearest name."""
+    section = key.rpartition(".")[0]
+    for other, names in (("the top level", {**schema.TOP, **schema.SECTIONS}), *schema.SECTIONS.items()):
+        if name in names and other != (section or "the top level"):
+            return f"{name} belongs {'at' if other == 'the top level' else 'under'} {other}"
+    if section and any(taken == name for taken in schema.NOT_TAKEN):
+        return f"{name} belongs at the top level"
+    everything = [*known] if section else [*known, *schema.SECTIONS, *schema.NOT_TAKEN]
+    return nearest(name, everything) or "remove it"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """ "did you mean x?", or "" where nothing is near."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked file with `settled` numbers written in: no "auto", whole numbers as int, no optimizer section."""
+    config = {
+        key: copy.deepcopy(value)
+        for key, value in file.config.items()
+        if key not in schema.NOT_TAKEN and key not in ("optimizer", "pipeline", "fp16", "bf16")
+    }
+    config = _without_auto(config)
+    config.setdefault("zero_optimization", {})
+    for key in ("offload_optimizer", "offload_param", "zenflow", "leaf_module"):
+        config["zero_optimization"].pop(key, None)
+    # Without it DeepSpeed refuses SGD under ZeRO.
+    config |= {"zero_allow_untested_optimizer": True, "fp16": {"enabled": False}, "bf16": {"enabled": False}}
+    for key, value in settled.items():
+        section, _, name = key.rpartition(".")
+        (config[section] if section else config)[name] = value
+    return config
+
+
+def _without_auto(node: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in node.items():
+        if value == "auto" or value is None:
+            continue
+        if isinstance(value, dict):
+            value = _without_auto(value)
+        elif isinstance(value, float) and value == int(value) and _integer_key(key):
+            value = int(value)
+        result[key] = value
+    return result
+
+
+def _integer_key(key: str) -> bool:
+    kinds = (schema.TOP.get(key), *(names.get(key) for names in schema.SECTIONS.values()))
+    return any(kind in ("positive", "whole") for kind in kinds)

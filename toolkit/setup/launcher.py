@@ -1,0 +1,270 @@
+"""Which launcher started this rank, with which Accelerate YAML, and what it was asked for.
+
+Seen in the environments of the four ways to start (accelerate 1.15, deepspeed 0.19.8, torch 2.13):
+`accelerate launch` always sets ACCELERATE_MIXED_PRECISION and uses torchrun's agent for MULTI_GPU and DEEPSPEED;
+`deepspeed` sets CROSS_RANK and LOCAL_SIZE and adds --local_rank=N; torchrun sets TORCHELASTIC_RUN_ID.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.errors import fault
+from toolkit.setup.batch import Given
+from toolkit.setup.dsjson import DeepSpeedFile, nearest
+
+# Fields of a YAML's deepspeed_config, and the DeepSpeed key each stands for.
+INLINE = {
+    "zero_stage": "zero_optimization.stage",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer",
+    "offload_param_device": "zero_optimization.offload_param",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
+# Fields that are Accelerate's launch or have no effect on training here.
+_LAUNCH_FIELDS = {
+    "deepspeed_config_file",
+    "zero3_init_flag",
+    "deepspeed_hostfile",
+    "deepspeed_multinode_launcher",
+    "deepspeed_exclusion_filter",
+    "deepspeed_inclusion_filter",
+    "deepspeed_moe_layer_cls_names",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+}
+_ENVIRONMENT = {
+    "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
+    "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+    "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the environment says. `yaml` is the Accelerate file that was read, "" where there was none."""
+
+    launcher: str  # python | torchrun | accelerate | deepspeed
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    use_cpu: bool = False
+    yaml: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    requested_processes: Given | None = None
+    requested_type: Given | None = None  # Accelerate's distributed_type
+    deepspeed: bool = False  # Accelerate's DeepSpeed launch, or ACCELERATE_USE_DEEPSPEED=true
+    json_file: Given | None = None
+    inline: Mapping[str, Given] = field(default_factory=dict)
+    mixed_precision: Given = Given("no", "default")
+
+    @property
+    def where(self) -> str:
+        return self.yaml or ("accelerate launch" if self.launcher == "accelerate" else "environment")
+
+
+def read_launch(
+    environ: Mapping[str, str], parent: Sequence[str] | None = None, script: str = ""
+) -> tuple[Launch, list[str]]:
+    """The launch, and a line for each thing in it that is refused.
+
+    Args:
+        parent: command line of the parent process; read from /proc where it is None. Accelerate does not tell its
+            script which YAML it read, its own command line does.
+    """
+    ranks: dict[str, Any] = {
+        "rank": int(environ.get("RANK", 0)),
+        "local_rank": int(environ.get("LOCAL_RANK", 0)),
+        "world_size": int(environ.get("WORLD_SIZE", 1)),
+        "local_world_size": int(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or 1),
+        "use_cpu": _true(environ.get("ACCELERATE_USE_CPU")) or environ.get("DS_ACCELERATOR") == "cpu",
+    }
+    deepspeed = _true(environ.get("ACCELERATE_USE_DEEPSPEED"))
+    if not deepspeed and "ACCELERATE_MIXED_PRECISION" not in environ:
+        name = "python"
+        if "CROSS_RANK" in environ and "LOCAL_SIZE" in environ:
+            name = "deepspeed"
+        elif "TORCHELASTIC_RUN_ID" in environ or "RANK" in environ:
+            name = "torchrun"
+        return Launch(name, **ranks), []
+    return _accelerate(environ, parent_command() if parent is None else parent, script, deepspeed, ranks)
+
+
+def _accelerate(
+    environ: Mapping[str, str], parent: Sequence[str], script: str, deepspeed: bool, ranks: dict[str, Any]
+) -> tuple[Launch, list[str]]:
+    options = _options(parent, script)
+    yaml = "" if options is None else options.get("config_file", "") or _default_file(environ, options)
+    settings, faults = _read_yaml(yaml) if yaml else ({}, [])
+    options = options or {}
+    processes = kind = None
+    if "num_processes" in options:
+        processes = Given(int(options["num_processes"]), "accelerate launch --num_processes")
+    elif "num_processes" in settings:
+        processes = Given(settings["num_processes"], f"{yaml}: num_processes")
+    for flag, asked in (("use_deepspeed", "DEEPSPEED"), ("multi_gpu", "MULTI_GPU"), ("use_fsdp", "FSDP")):
+        if flag in options and kind is None:
+            kind = Given(asked, f"accelerate launch --{flag}")
+    if kind is None and "distributed_type" in settings:
+        kind = Given(str(settings["distributed_type"]), f"{yaml}: distributed_type")
+    ranks["use_cpu"] = ranks["use_cpu"] or settings.get("use_cpu") is True
+    fields = settings.get("deepspeed_config") or {}
+    written = [name for name in environ.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",") if name]
+    for name in dict.fromkeys([*fields, *written]):
+        if name not in INLINE and name not in _LAUNCH_FIELDS and name != "mixed_precision":
+            where, remedy = (
+                f"{yaml or 'accelerate'}: deepspeed_config.{name}",
+                nearest(name, [*INLINE, *_LAUNCH_FIELDS]),
+            )
+            faults.append(fault(where, fields.get(name), "unknown key, Accelerate ignores it", remedy or "remove it"))
+
+    def origin(name: str) -> str:
+        if name in options:
+            return f"accelerate launch --{name}"
+        return f"{yaml}: deepspeed_config.{name}" if name in fields else f"environment: {_ENVIRONMENT.get(name, name)}"
+
+    inline = {name: Given(_value(environ[key]), origin(name)) for name, key in _ENVIRONMENT.items() if key in environ}
+    json_file = None
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environ:
+        path = _beside(environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"], yaml)
+        json_file = Given(path, origin("deepspeed_config_file"))
+    source = f"{yaml}: mixed_precision" if "mixed_precision" in settings else "environment: ACCELERATE_MIXED_PRECISION"
+    if "mixed_precision" in options:
+        source = "accelerate launch --mixed_precision"
+    precision = Given(environ.get("ACCELERATE_MIXED_PRECISION", "no").lower(), source)
+    compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", "NO").upper()
+    if compiled != "NO":
+        where = f"{yaml or 'accelerate launch'}: dynamo_backend"
+        faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
+    launch = Launch(
+        "accelerate" if options or yaml or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun",
+        **ranks,
+        yaml=yaml,
+        settings=settings,
+        requested_processes=processes,
+        requested_type=kind,
+        deepspeed=deepspeed,
+        json_file=json_file,
+        inline=inline,
+        mixed_precision=precision,
+    )
+    return launch, faults
+
+
+def inline_file(launch: Launch) -> DeepSpeedFile:
+    """The YAML's own DeepSpeed fields in DeepSpeed's form; Accelerate's stage where none is written is 2."""
+    config: dict[str, Any] = {"zero_optimization": {"stage": 2}}
+    names = {"zero_optimization.stage": "deepspeed_config.zero_stage (Accelerate's default)"}
+    for name, given in launch.inline.items():
+        key = INLINE[name]
+        section, _, last = key.rpartition(".")
+        value = {"device": given.value} if name.startswith("offload") else given.value
+        (config[section] if section else config)[last] = value
+        names[key] = given.origin.removeprefix(f"{launch.where}: ")
+    return DeepSpeedFile(launch.where, config, names)
+
+
+def check_obtained(launch: Launch) -> list[str]:
+    """Requested against obtained: Accelerate starts fewer processes, or another type, without a word."""
+    faults, asked, kind = [], launch.requested_processes, launch.requested_type
+    wanted = asked.value if asked is not None else launch.world_size
+    remedy = (
+        f"use distributed_type: MULTI_GPU, which on a machine without GPUs starts CPU ranks, or: {ddp_command(wanted)}"
+    )
+    if kind is not None and kind.value not in ("NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED"):
+        zero3 = "use distributed_type: DEEPSPEED, as accelerate_configs/zero3.yaml does"
+        return [fault(kind.origin, kind.value, "not a setup of oneloop", zero3)]
+    if asked is not None and asked.value > 1 and asked.value != launch.world_size:
+        type_asked = f" ({kind.origin} {kind.value})" if kind is not None else ""
+        reason = f"asked for {asked.value} processes{type_asked}, got {launch.world_size}"
+        faults.append(fault(asked.origin, asked.value, reason, remedy))
+    elif kind is not None and kind.value == "DEEPSPEED" and not launch.deepspeed:
+        reason = "asked for DeepSpeed, got a launch without it"
+        faults.append(fault(kind.origin, kind.value, reason, "drop --cpu; the ranks use the CPU where there is no GPU"))
+    return faults
+
+
+def ddp_command(processes: int) -> str:
+    return f"torchrun --nproc_per_node {processes} SCRIPT"
+
+
+def parent_command() -> list[str]:
+    """The parent's command line; empty where /proc does not have it."""
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8") as file:
+            return file.read().rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _options(parent: Sequence[str], script: str) -> dict[str, str] | None:
+    """The options of `accelerate launch` before the script; None where the parent is something else."""
+    names = [os.path.basename(token) for token in parent]
+    if "accelerate" in names and "launch" in names:
+        start = names.index("launch") + 1
+    elif "accelerate-launch" in names:
+        start = names.index("accelerate-launch") + 1
+    elif "accelerate.commands.launch" in parent:
+        start = list(parent).index("accelerate.commands.launch") + 1
+    else:
+        return None
+    tokens = list(parent[start:])
+    if script in tokens:
+        tokens = tokens[: tokens.index(script)]
+    options: dict[str, str] = {}
+    for token, following in zip(tokens, [*tokens[1:], "--"], strict=True):
+        if token.startswith("--"):
+            name, has_value, value = token[2:].partition("=")
+            options[name.replace("-", "_")] = value if has_value else "" if following.startswith("--") else following
+    return options
+
+
+def _default_file(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
+    """The file of `accelerate config`, which counts as given, unless --cpu."""
+    cache = environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.path.expanduser(environ.get("HF_HOME", os.path.join(cache, "huggingface")))
+    path = os.path.join(home, "accelerate", "default_config.yaml")
+    return path if os.path.isfile(path) and "cpu" not in options else ""
+
+
+def _read_yaml(path: str) -> tuple[dict[str, Any], list[str]]:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            settings = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return {}, [fault(path, "unreadable", " ".join(str(error).split()), "give a readable Accelerate YAML")]
+    if not isinstance(settings, dict):
+        return {}, [fault(path, settings, "expected a mapping of keys", "run `accelerate config` or copy a preset")]
+    return settings, []
+
+
+def _beside(path: str, yaml: str) -> str:
+    """A JSON named in a YAML: from the working folder, else from the folder that holds the YAML's own."""
+    other = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(yaml))), path) if yaml else path
+    return path if os.path.isfile(path) or not os.path.isfile(other) else os.path.relpath(other)
+
+
+def _true(text: str | None) -> bool:
+    return (text or "").lower() in ("1", "true", "yes", "y", "t", "on")
+
+
+def _value(text: str) -> Any:
+    """A field that came through the environment as text; None (written as null in the YAML) stays out of the way."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,202 @@
+"""Who failed: a thread on each rank that beats in the launcher's store, so that the cause is named and nobody hangs.
+
+A Python signal handler does not run while its rank sits in a collective, and groups that DeepSpeed makes wait 30
+minutes, whatever timeout the first group has. So a thread looks after the end of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from toolkit.errors import PREFIX, UserError
+
+BEAT_SECONDS = 1.0
+DEAD_SECONDS = 4.0  # no beat for so long, once a collective has failed: the rank is gone
+GRACE_SECONDS = 8.0  # for the main thread to end by itself once a cause is known
+PEER_SIGNS = ("closed by peer", "reset by peer", "gloo", "nccl", "broken pipe", "connection refused", "timed out")
+
+
+class Watch:
+    """Heartbeats and the first error of a run, kept in the store that the ranks met at."""
+
+    def __init__(self, rank: int, world_size: int, timeout: float) -> None:
+        self.rank, self.world_size, self.timeout = rank, world_size, timeout
+        self.step = 0  # optimizer step in work, kept by the loop
+        self.output_dir: Path | None = None  # where summary.json lies
+        # A client of its own: a wait of the main thread would block this one's calls.
+        self._store = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60)
+        )
+        # torchrun's store outlives a restart of the ranks: the last attempt's error is not this one's.
+        self._prefix = f"oneloop/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+        self._beats: dict[int, tuple[bytes, float]] = {}
+        self._stopped = threading.Event()
+        self._signals, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the thread answers: see _end_by_signal
+        self._beat()
+        self._thread = threading.Thread(target=self._run, name="oneloop-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, before the ranks part: a store that is gone then means nothing."""
+        self._stopped.set()
+        self._thread.join()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """The main thread raised: agree on the first cause, let one rank tell it, end this process."""
+        self._stopped.set()
+        user = list(error.lines) if isinstance(error, UserError) else None
+        if user is None and any(sign in str(error).lower() for sign in PEER_SIGNS):
+            cause = self._wait_for_cause(DEAD_SECONDS + 3) or self._claim(self.rank, self.step, _text(error))
+        else:
+            cause = self._claim(self.rank, self.step, _text(error), user)
+        if cause["rank"] == self.rank and user is None:
+            traceback.print_exception(error, file=sys.stderr)
+        self._leave(cause)
+
+    def _run(self) -> None:
+        known_since: float | None = None
+        while not self._stopped.is_set():
+            if select.select([self._signals], [], [], BEAT_SECONDS)[0]:
+                self._end_by_signal(os.read(self._signals, 1)[0])
+            try:
+                self._beat()
+                cause = self._cause() or self._silent()
+            except (dist.DistError, RuntimeError) as error:
+                cause = self._lost_store(error)
+            if cause:
+                known_since = known_since or time.monotonic()
+                if time.monotonic() - known_since > GRACE_SECONDS and not self._stopped.is_set():
+                    self._leave(cause)
+
+    def _end_by_signal(self, number: int) -> None:
+        if number not in (signal.SIGTERM, signal.SIGINT):
+            return
+        if number == signal.SIGINT and not self._stopped.wait(GRACE_SECONDS):  # the main thread is stuck
+            os._exit(130)
+        # A launcher sends SIGTERM when another rank has failed: tell why before this one goes too.
+        cause = self._wait_for_cause(DEAD_SECONDS + 1)
+        if cause:
+            self._leave(cause)
+        if self.rank == 0:
+            print(f"oneloop: ended by SIGTERM at step {self.step}", file=sys.stderr, flush=True)
+        os._exit(143)
+
+    def _beat(self) -> None:
+        self._store.set(f"{self._prefix}beat/{self.rank}", f"{time.monotonic()} {self.step}")
+
+    def _cause(self) -> dict[str, Any] | None:
+        key = f"{self._prefix}error"
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    def _claim(self, rank: int, step: int, message: str, user: list[str] | None = None) -> dict[str, Any]:
+        """Store a cause unless there is one; the first stays."""
+        cause = {"rank": rank, "step": step, "message": message, "user": user, "reporter": self.rank}
+        try:
+            return json.loads(self._store.compare_set(f"{self._prefix}error", "", json.dumps(cause)))
+        except (dist.DistError, RuntimeError):
+            return cause
+
+    def _stale(self, ranks: range | list[int]) -> dict[int, tuple[float, int]]:
+        """{rank: (seconds without a beat, its step)} as seen from here."""
+        now, stale = time.monotonic(), {}
+        for rank in ranks:
+            key = f"{self._prefix}beat/{rank}"
+            value = self._store.get(key) if self._store.check([key]) else b"0 0"
+            if rank not in self._beats or self._beats[rank][0] != value:
+                self._beats[rank] = (value, now)
+            stale[rank] = (now - self._beats[rank][1], int(value.split()[1]))
+        return stale
+
+    def _silent(self) -> dict[str, Any] | None:
+        """A rank that beats no more (stopped, its network cut): rank 0 looks at all, rank 1 at rank 0."""
+        others = range(1, self.world_size) if self.rank == 0 else [0] if self.rank == 1 else []
+        for rank, (seconds, step) in self._stale(others).items():
+            if seconds > self.timeout:
+                return self._claim(rank, step, f"silent for {seconds:.0f} s (--timeout {self.timeout:g})")
+        return None
+
+    def _wait_for_cause(self, seconds: float) -> dict[str, Any] | None:
+        """The cause another rank gave, or the rank that stopped beating, within so many seconds."""
+        end = time.monotonic() + seconds
+        try:
+            while time.monotonic() < end:
+                if cause := self._cause():
+                    return cause
+                self._beat()
+                for rank, (silent, step) in self._stale(range(self.world_size)).items():
+                    if rank != self.rank and silent > DEAD_SECONDS:
+                        return self._claim(rank, step, "ended without a word (killed, or out of memory)")
+                time.sleep(BEAT_SECONDS / 2)
+        except (dist.DistError, RuntimeError) as error:
+            return self._lost_store(error)
+        return None
+
+    def _lost_store(self, error: Exception) -> dict[str, Any]:
+        message = f"ended without a word: the store it kept is gone ({_text(error)})"
+        return {"rank": 0, "step": self.step, "message": message, "user": None, "reporter": self.rank}
+
+    def _leave(self, cause: dict[str, Any]) -> NoReturn:
+        """Tell the cause if it is this rank's to tell, and end at once: collectives in flight never return."""
+        code = 1
+        if cause["user"]:
+            code = 2
+            if self.rank == 0:
+                print("\n".join(PREFIX + line for line in cause["user"]), file=sys.stderr)
+            elif cause["rank"] == self.rank:
+                time.sleep(GRACE_SECONDS)  # rank 0 tells it; were this one to go first, the launcher would end rank 0
+        elif cause["reporter"] == self.rank:
+            record(self.output_dir, cause)
+            print(f"{PREFIX}rank {cause['rank']} failed at step {cause['step']}: {cause['message']}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+current: Watch | None = None
+
+
+def start(rank: int, world_size: int, timeout: float) -> None:
+    """Begin to watch this process's ranks, once."""
+    global current
+    current = current or Watch(rank, world_size, timeout)
+
+
+def stop() -> None:
+    """End the watch, before the process group."""
+    global current
+    if current:
+        current.stop()
+    current = None
+
+
+def record(output_dir: Path | None, cause: dict[str, Any]) -> None:
+    """Write the cause into summary.json, whole or not at all."""
+    if output_dir is None or not (path := output_dir / "summary.json").exists():
+        return
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary["error"] = {name: cause[name] for name in ("rank", "step", "message")}
+    temporary = path.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _text(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
