@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolkit.arguments import parse_arguments
     from toolkit.data import Data
     from toolkit.engines import Engine, prepare
-    from toolkit.launch import run
+    from toolkit.launch import run, say
     from toolkit.loop import fit
     from toolkit.models import cross_entropy
     from toolkit.optim import lr_at, optimizer_from
@@ -35,6 +35,7 @@ _HOMES = {
     "parse_arguments": "toolkit.arguments",
     "prepare": "toolkit.engines",
     "run": "toolkit.launch",
+    "say": "toolkit.launch",
 }
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "parse_arguments",
     "prepare",
     "run",
+    "say",
 ]
 
 

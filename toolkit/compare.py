@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -239,9 +239,16 @@ def _train(case: Case, output_dir: Path) -> None:
     )
     model_fn, data = _material(v)
     engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_from(setup), setup)
-    arguments = Namespace(max_train_steps=v.steps, num_train_epochs=None, logging_steps=v.steps, dataloader_num_workers=0,
-                          per_device_eval_batch_size=None, group_by_length=True, output_dir=str(output_dir),
-                          script="parity")  # fmt: skip
+    arguments = Namespace(
+        max_train_steps=v.steps,
+        num_train_epochs=None,
+        logging_steps=v.steps,
+        dataloader_num_workers=0,
+        per_device_eval_batch_size=None,
+        group_by_length=True,
+        output_dir=str(output_dir),
+        script="parity",
+    )
     initial = dict(engine.named_state())
     toolkit.fit(engine, data, arguments)
     final = dict(engine.named_state())
@@ -252,31 +259,27 @@ def _train(case: Case, output_dir: Path) -> None:
 
 
 def _material(v: Variant) -> tuple[Any, Any]:
-    """(model_fn, data): two epochs in 22 steps for the CNN, and a last global batch that is not full in each."""
-    from toolkit.data import Data
+    """(model_fn, data): several epochs, in each a last global batch that is not full, and texts of changing length."""
+    from toolkit.arguments import parse_arguments
 
+    few = {"max_train_samples": 660 if v.model.startswith("cnn") else 180, "max_length": 64}
+    arguments = parse_arguments([], description="", defaults=few)
     if v.model.startswith("cnn"):
         from toolkit.data.images import image_data
         from toolkit.models.cnn import CNN
 
-        data = image_data(_arguments(max_train_samples=660))
-        article = v.model == "cnn_article"
-        activation, pooling = ("relu", "max") if article else ("gelu", "avg")
-        return lambda: CNN(1, 28, 10, activation=activation, pooling=pooling), replace(data, evaluation=None)
+        # A tie of ReLU or max pooling is decided by rounding; GELU and average pooling have none.
+        activation, pooling = ("relu", "max") if v.model == "cnn_article" else ("gelu", "avg")
+        data = replace(image_data(arguments), evaluation=None)
+        return lambda: CNN(1, 28, data.num_labels, activation=activation, pooling=pooling), data
     from toolkit.data.text import text_data
     from toolkit.models import bert
 
-    name, _ = bert.default_model()
-    assert isinstance(Data, type)
-    tokenizer = bert.load_tokenizer(name)
-    data = replace(text_data(_arguments(max_train_samples=180, max_length=64), tokenizer), evaluation=None)
+    tokenizer = bert.load_tokenizer(None)
+    data = replace(text_data(arguments, tokenizer), evaluation=None)
     if v.model == "bert":
-        return lambda: bert.random_bert(num_labels=2, vocab_size=len(tokenizer), dropout=0.0), data
-    return lambda: bert.load_bert(name, num_labels=2, dropout=0.0), data
-
-
-def _arguments(**given: Any) -> Any:
-    raise NotImplementedError
+        return lambda: bert.random_bert(2, vocab_size=len(tokenizer)), data
+    return lambda: bert.load_bert(None, label_names=data.label_names, dropout=0.0), data
 
 
 if __name__ == "__main__":

@@ -33,6 +33,12 @@ def run(main: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
+def say(text: str) -> None:
+    """A line for the user, from rank 0 alone, past whatever holds the libraries' own output back."""
+    if _rank() == 0:
+        print(f"oneloop: {text}", file=sys.__stderr__, flush=True)
+
+
 def quiet_libraries(verbose: bool) -> None:
     """Keep banners and deprecation lines of every rank from drowning the output. Errors still show."""
     if verbose:

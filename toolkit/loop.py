@@ -85,9 +85,7 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
     if data.evaluation is None:
         return train, None
     batch_size = arguments.per_device_eval_batch_size or setup.train_micro_batch_size_per_gpu
-    return train, EvalLoader(
-        data.evaluation, data.collate, batch_size=batch_size, lengths=data.eval_lengths, **share
-    )
+    return train, EvalLoader(data.evaluation, data.collate, batch_size=batch_size, lengths=data.eval_lengths, **share)
 
 
 def _steps(train: TrainLoader, total_steps: int) -> Iterator[tuple[int, int, int, Iterator[Batch]]]:

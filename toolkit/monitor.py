@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from toolkit import watch
 from toolkit.engines import Engine, StepStats
 from toolkit.errors import PREFIX, UserError, fault
+from toolkit.launch import say
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "datasets", "evaluate")
@@ -62,9 +63,8 @@ class Monitor:
         if self._writes:
             self._write_config()
             self._write_summary(error=None)
-            print(self.setup.banner(), file=sys.stderr)
-            for note in self.setup.notes:
-                print(f"oneloop: {note}", file=sys.stderr, flush=True)
+            for line in (self.setup.banner(), *self.setup.notes):
+                say(line)
         if watch.current:
             watch.current.output_dir = self.output_dir
         self._progress.start()
@@ -135,7 +135,7 @@ class Monitor:
         self._progress.update(self._bar, advance=advance, text=text)
         if self._progress.disable and time.time() - self._told > LINE_SECONDS:
             self._told = time.time()
-            print(f"oneloop: step {step}/{self.total_steps}  {text}", file=sys.stderr, flush=True)
+            say(f"step {step}/{self.total_steps}  {text}")
 
     def _write_config(self) -> None:
         folder = self.output_dir / "config"
@@ -166,8 +166,7 @@ class Monitor:
         self._write_summary(peak_memory_bytes=peaks, error=None)
         scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(self.scores.items()))
         seconds = time.time() - self._began
-        print(f"oneloop: done: {scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in "
-              f"{self.output_dir}", file=sys.stderr, flush=True)  # fmt: skip
+        say(f"done: {scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
 
 
 def record_failure(error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates: the same arithmetic in every setup, so both are ours to call and torch's to compute."""
+"""Optimizers and learning rates: the same arithmetic in every setup."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def optimizer_from(setup: Setup) -> Callable[[list[dict[str, Any]]], torch.optim
     """An `optimizer_fn` for `prepare`: SGD with momentum, Adam or AdamW as the setup says."""
 
     def build(param_groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        common = {"lr": setup.learning_rate, "weight_decay": setup.weight_decay}
+        lr, decay = setup.learning_rate, setup.weight_decay
         if setup.optimizer == "sgd":
-            return torch.optim.SGD(param_groups, momentum=setup.momentum, **common)
+            return torch.optim.SGD(param_groups, lr=lr, momentum=setup.momentum, weight_decay=decay)
         kind = torch.optim.AdamW if setup.optimizer == "adamw" else torch.optim.Adam
-        return kind(param_groups, **common)
+        return kind(param_groups, lr=lr, weight_decay=decay)
 
     return build
 

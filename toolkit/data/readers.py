@@ -158,8 +158,8 @@ def _read_json(file: Path, text: str) -> Table:
 
 
 def _read_parquet(file: Path) -> Table:
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
 
     try:
         table = pyarrow.parquet.read_table(file)

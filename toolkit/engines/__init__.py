@@ -11,6 +11,7 @@ from torch import nn
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
 from toolkit.setup import Setup
 
 __all__ = ["Engine", "StepStats", "prepare"]
@@ -35,8 +36,7 @@ def prepare(
     group.start(setup)
     torch.manual_seed(setup.seed)
     if isinstance(model_fn, nn.Module):
-        if setup.rank == 0:
-            group.say("oneloop: a ready model was given: each rank holds it whole before it is shared out")
+        say("a ready model was given: each rank holds it whole before it is shared out")
         model = model_fn
     else:
         model = model_fn()

@@ -17,7 +17,6 @@ from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, on_device, parameter_groups, take
 from toolkit.setup import Setup
 
-
 NORM_ROW = 4096
 
 
@@ -45,8 +44,8 @@ class AccelerateEngine(Engine):
         }
 
     def set_lr(self, learning_rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        for each in self.optimizer.param_groups:
+            each["lr"] = learning_rate
 
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         self.model.train()

@@ -124,8 +124,7 @@ class Engine(ABC):
                 dist.all_reduce(buffer, group=self._data_parallel_group())
                 buffer /= self.size
             else:
-                first = dist.get_global_rank(self._data_parallel_group(), 0)
-                dist.broadcast(buffer, src=first, group=self._data_parallel_group())
+                dist.broadcast(buffer, group_src=0, group=self._data_parallel_group())
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of every parameter and saved buffer, under the model's own names, whole, on the CPU.
@@ -177,7 +176,6 @@ class Engine(ABC):
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
-
 
     def _losses(self, outputs: Any, targets: Tensor) -> Tensor:
         losses = self._loss_fn(logits_of(outputs), targets)

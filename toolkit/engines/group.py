@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from toolkit import watch
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
 from toolkit.setup import Setup, choose_device
 
 OP_POLL_SECONDS = 0.5
@@ -32,10 +32,12 @@ def start(setup: Setup) -> None:
     Raises:
         UserError: the ranks that met are not as many as the setup asks for; more local ranks than GPUs.
     """
-    _, index, backend = choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu)
+    _, index, backend = choose_device(
+        setup.local_rank, torch.cuda.device_count(), setup.use_cpu, setup.local_world_size
+    )
     if index is not None:
         torch.cuda.set_device(index)
-    if setup.world_size > 1 and not dist.is_initialized():
+    if (setup.world_size > 1 or setup.deepspeed_config is not None) and not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=setup.timeout))
         watch.start(setup.rank, setup.world_size, setup.timeout)
     met = dist.get_world_size() if dist.is_initialized() else 1
@@ -47,7 +49,11 @@ def start(setup: Setup) -> None:
 
 def on_cpu(setup: Setup) -> bool:
     """Whether the ranks compute on the CPU: asked for, or no GPU here."""
-    return choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu)[0] == "cpu"
+    return _device(setup)[0] == "cpu"
+
+
+def _device(setup: Setup) -> tuple[str, int | None, str]:
+    return choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu, setup.local_world_size)
 
 
 def _start_deepspeed(setup: Setup, backend: str) -> None:
@@ -81,7 +87,7 @@ def _build_once(setup: Setup) -> None:
         folder = Path(_get_build_directory(builder.name, False))
         clear_stale_lock(folder)
         if not list(folder.glob("*.so")):
-            say(f"oneloop: building DeepSpeed's {builder.name} once for this machine, about a minute")
+            say(f"building DeepSpeed's {builder.name} once for this machine, about a minute")
         builder.load(verbose=False)
         store.set(key, "built")
     while not store.check([key]):
@@ -95,7 +101,7 @@ def clear_stale_lock(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             age = time.time() - lock.stat().st_mtime
             if age > STALE_LOCK_SECONDS and not _busy(folder):
-                say(f"oneloop: {lock} is left over from a build that was killed {age:.0f} s ago: removed")
+                say(f"{lock} is left over from a build that was killed {age:.0f} s ago: removed")
                 lock.unlink()
                 return
         time.sleep(OP_POLL_SECONDS)
@@ -108,11 +114,6 @@ def _busy(folder: Path) -> bool:
             if link.resolve() == folder.resolve():
                 return True
     return False
-
-
-def say(text: str) -> None:
-    """A line for the user that library banners do not swallow."""
-    print(text, file=sys.__stderr__, flush=True)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,9 @@ class PipelineEngine(Engine):
         own = {id(parameter) for parameter in module.parameters()}
         mine = {name: p for name, p in self._parameters.items() if id(p) in own}
         optimizer = _stage_optimizer(optimizer_fn, mine, module, setup)
-        self.engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {}))
+        self.engine, *_ = deepspeed.initialize(
+            model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {})
+        )
         self._owner = self._owners(mine, module)
         self._parameters = mine
         self.device = self.engine.device

@@ -74,6 +74,7 @@ def load_bert(
     config, None keeps them. A BERT also gets `pipeline_layers()`. Raises UserError if the model cannot be loaded or
     has no dropout to set.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     where = _checked(model_name_or_path)
@@ -89,7 +90,7 @@ def load_bert(
             _set_dropout(config, dropout, where)
         # fp32 whatever the file has: transformers 5 loads in the file's own dtype, and precision is the setup's matter.
         model = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise _not_loaded(where, error) from error
     except RuntimeError as error:
         if "size" not in str(error):

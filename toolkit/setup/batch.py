@@ -17,6 +17,9 @@ class Given:
     origin: str
 
 
+ONE_MICRO_BATCH = Given(1, "default")
+
+
 @dataclass(frozen=True)
 class BatchSizes:
     """`padding_rows` of the micro x accumulation x ranks rows of a step are padding of weight 0."""
@@ -31,7 +34,7 @@ class BatchSizes:
 
 
 def settle_batch(
-    given: Mapping[str, Given], default: Given, ranks: int, *, auto_accumulation: int | None = None
+    given: Mapping[str, Given], default: Given, ranks: int, *, auto_accumulation: Given = ONE_MICRO_BATCH
 ) -> BatchSizes:
     """Derives what is missing of the three numbers.
 
@@ -54,25 +57,25 @@ def settle_batch(
     whole, micro, steps = given.get(GLOBAL), given.get(MICRO), given.get(ACCUMULATION)
     notes: list[str] = []
     if micro is not None and whole is None:
-        steps = steps or Given(auto_accumulation or 1, "default")
+        steps = steps or auto_accumulation
         product = micro.value * steps.value * ranks
-        whole = Given(product, f"{micro.origin} x accumulation x ranks")
+        whole = Given(product, "derived")
         if product != default.value:
             notes.append(
                 f"train_batch_size is {product}, from {micro.origin}, instead of {default.value}, {default.origin}"
             )
     elif whole is None:
-        steps = steps or Given(_divisor(default.value, ranks, auto_accumulation), "default")
-        micro = Given(-(-default.value // (steps.value * ranks)), "train_batch_size / accumulation / ranks")
+        steps = steps or _divisor(default.value, ranks, auto_accumulation)
+        micro = Given(-(-default.value // (steps.value * ranks)), "derived")
         whole = default
     elif micro is not None:
-        steps = steps or Given(_quotient(whole, micro, ranks), "train_batch_size / micro-batch / ranks")
+        steps = steps or Given(_quotient(whole, micro, ranks), "derived")
         product = micro.value * steps.value * ranks
         if product != whole.value:
             raise UserError(_disagree(whole, micro, steps, ranks))
     else:
-        steps = steps or Given(_divisor(whole.value, ranks, auto_accumulation), "default")
-        micro = Given(_quotient(whole, steps, ranks), "train_batch_size / accumulation / ranks")
+        steps = steps or _divisor(whole.value, ranks, auto_accumulation)
+        micro = Given(_quotient(whole, steps, ranks), "derived")
     rows = micro.value * steps.value * ranks
     if rows != whole.value:
         notes.append(
@@ -83,9 +86,9 @@ def settle_batch(
     return BatchSizes(whole.value, micro.value, steps.value, ranks, rows - whole.value, origins, tuple(notes))
 
 
-def _divisor(whole: int, ranks: int, wished: int | None) -> int:
+def _divisor(whole: int, ranks: int, wished: Given) -> Given:
     """The largest accumulation up to `wished` that divides the global batch; 1 where none does."""
-    return next((n for n in range(wished or 1, 1, -1) if whole % (n * ranks) == 0), 1)
+    return Given(next((n for n in range(wished.value, 1, -1) if whole % (n * ranks) == 0), 1), wished.origin)
 
 
 def _quotient(whole: Given, factor: Given, ranks: int) -> int:

@@ -22,5 +22,7 @@ def choose_device(
         remedy = (
             f"start at most {device_count} processes here, or use the CPU with use_cpu: true or ACCELERATE_USE_CPU=true"
         )
-        raise UserError(fault("processes on this machine", ranks, f"there are {device_count} GPUs, one a rank", remedy))
+        raise UserError(
+            fault("processes on this machine", ranks, f"a rank needs a GPU of its own, {device_count} here", remedy)
+        )
     return "cuda", local_rank, "nccl"

@@ -193,11 +193,11 @@ def _wrong_type(file: DeepSpeedFile, key: str, value: Any, kind: str) -> str:
 def _remedy(name: str, key: str, known: Mapping[str, str]) -> str:
     """Where a misplaced key belongs, else the nearest name."""
     section = key.rpartition(".")[0]
-    for other, names in (("the top level", {**schema.TOP, **schema.SECTIONS}), *schema.SECTIONS.items()):
-        if name in names and other != (section or "the top level"):
-            return f"{name} belongs {'at' if other == 'the top level' else 'under'} {other}"
-    if section and any(taken == name for taken in schema.NOT_TAKEN):
+    if section and name in {**schema.TOP, **schema.SECTIONS, **schema.NOT_TAKEN}:
         return f"{name} belongs at the top level"
+    for other, names in schema.SECTIONS.items():
+        if name in names and other != section:
+            return f"{name} belongs under {other}"
     everything = [*known] if section else [*known, *schema.SECTIONS, *schema.NOT_TAKEN]
     return nearest(name, everything) or "remove it"
 

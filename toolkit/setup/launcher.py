@@ -106,8 +106,8 @@ def _accelerate(
     processes = kind = None
     if "num_processes" in options:
         processes = Given(int(options["num_processes"]), "accelerate launch --num_processes")
-    elif "num_processes" in settings:
-        processes = Given(settings["num_processes"], f"{yaml}: num_processes")
+    elif settings.get("num_processes") is not None:
+        processes = Given(int(settings["num_processes"]), f"{yaml}: num_processes")
     for flag, asked in (("use_deepspeed", "DEEPSPEED"), ("multi_gpu", "MULTI_GPU"), ("use_fsdp", "FSDP")):
         if flag in options and kind is None:
             kind = Given(asked, f"accelerate launch --{flag}")
@@ -170,13 +170,14 @@ def inline_file(launch: Launch) -> DeepSpeedFile:
     return DeepSpeedFile(launch.where, config, names)
 
 
-def check_obtained(launch: Launch) -> list[str]:
+def check_obtained(launch: Launch, script: str) -> list[str]:
     """Requested against obtained: Accelerate starts fewer processes, or another type, without a word."""
     faults, asked, kind = [], launch.requested_processes, launch.requested_type
     wanted = asked.value if asked is not None else launch.world_size
-    remedy = (
-        f"use distributed_type: MULTI_GPU, which on a machine without GPUs starts CPU ranks, or: {ddp_command(wanted)}"
-    )
+    change = "use distributed_type: MULTI_GPU, which starts CPU ranks where there is no GPU"
+    if kind is not None and kind.value in ("MULTI_GPU", "DEEPSPEED"):
+        change = "drop --cpu, ranks use the CPU where there is no GPU"
+    remedy = f"{change}, or: torchrun --nproc_per_node {wanted} {script}"
     if kind is not None and kind.value not in ("NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED"):
         zero3 = "use distributed_type: DEEPSPEED, as accelerate_configs/zero3.yaml does"
         return [fault(kind.origin, kind.value, "not a setup of oneloop", zero3)]
@@ -188,10 +189,6 @@ def check_obtained(launch: Launch) -> list[str]:
         reason = "asked for DeepSpeed, got a launch without it"
         faults.append(fault(kind.origin, kind.value, reason, "drop --cpu; the ranks use the CPU where there is no GPU"))
     return faults
-
-
-def ddp_command(processes: int) -> str:
-    return f"torchrun --nproc_per_node {processes} SCRIPT"
 
 
 def parent_command() -> list[str]:
@@ -206,19 +203,15 @@ def parent_command() -> list[str]:
 def _options(parent: Sequence[str], script: str) -> dict[str, str] | None:
     """The options of `accelerate launch` before the script; None where the parent is something else."""
     names = [os.path.basename(token) for token in parent]
-    if "accelerate" in names and "launch" in names:
-        start = names.index("launch") + 1
-    elif "accelerate-launch" in names:
-        start = names.index("accelerate-launch") + 1
-    elif "accelerate.commands.launch" in parent:
-        start = list(parent).index("accelerate.commands.launch") + 1
-    else:
+    starts = [n for n, name in enumerate(names) if name in ("accelerate-launch", "accelerate.commands.launch")]
+    starts += [n for n, name in enumerate(names) if n > 0 and name == "launch" and "accelerate" in names[n - 1]]
+    if not starts:
         return None
-    tokens = list(parent[start:])
+    tokens = list(parent[starts[0] + 1 :])
     if script in tokens:
         tokens = tokens[: tokens.index(script)]
     options: dict[str, str] = {}
-    for token, following in zip(tokens, [*tokens[1:], "--"], strict=True):
+    for token, following in zip(tokens, [*tokens[1:], "--"], strict=False):
         if token.startswith("--"):
             name, has_value, value = token[2:].partition("=")
             options[name.replace("-", "_")] = value if has_value else "" if following.startswith("--") else following

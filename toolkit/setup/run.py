@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup import schema
-from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, Given
+from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, read_deepspeed_json
 from toolkit.setup.launcher import Launch, check_obtained, inline_file, read_launch
 from toolkit.setup.settled import VALUES, Setup, settle
@@ -21,8 +21,9 @@ PIPELINE_MICRO_BATCHES = 4
 
 def setup_from_run(arguments: Namespace, environ: Mapping[str, str], parent: Sequence[str] | None = None) -> Setup:
     """See `Setup.from_run`."""
-    launch, faults = read_launch(environ, parent, getattr(arguments, "script", ""))
-    faults += check_obtained(launch)
+    script = getattr(arguments, "script", "") or "SCRIPT"
+    launch, faults = read_launch(environ, parent, script)
+    faults += check_obtained(launch, script)
     file = None
     try:
         file = _deepspeed_file(arguments, launch, faults)
@@ -82,7 +83,7 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
     if typed is not None:
         return DeepSpeedFile(typed, read_deepspeed_json(typed))
     if launch.launcher == "deepspeed":
-        return DeepSpeedFile("built in for deepspeed without a JSON", {"zero_optimization": {"stage": 1}})
+        return DeepSpeedFile("deepspeed without a JSON", {"zero_optimization": {"stage": 1}})
     if getattr(arguments, "deepspeed", None):
         faults.append(
             fault("--deepspeed", True, f"{launch.launcher} needs a JSON with it", "give --deepspeed_config FILE")
@@ -231,8 +232,8 @@ def _written(file: DeepSpeedFile | None, key: str) -> Given | None:
     value = file.get(key) if file is not None else None
     if file is None or value is None:
         return None
-    whole = isinstance(value, float) and key in schema.TOP and schema.TOP[key] == "positive"
-    return Given(int(value) if whole else value, file.where(key))
+    kind = {**schema.TOP, **schema.OPTIMIZER_PARAMS}.get(key.rpartition(".")[2])
+    return Given(int(value) if kind == "positive" else float(value), file.where(key))
 
 
 def _values(arguments: Namespace, file: DeepSpeedFile | None, faults: list[str], notes: list[str]) -> dict[str, Given]:
@@ -273,7 +274,7 @@ def _optimizer(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> Give
     return Given(name, where)
 
 
-def _auto_accumulation(file: DeepSpeedFile | None, stages: int) -> int | None:
+def _auto_accumulation(file: DeepSpeedFile | None, stages: int) -> Given:
     if file is not None and stages > 1 and file.config.get(ACCUMULATION) == "auto":
-        return PIPELINE_MICRO_BATCHES
-    return None
+        return Given(PIPELINE_MICRO_BATCHES, f'{file.where(ACCUMULATION)} "auto"')
+    return ONE_MICRO_BATCH

@@ -136,7 +136,7 @@ NOT_TAKEN: dict[str, tuple[str, str]] = {
     "zero_optimization.leaf_module": ("leaf modules are not part of this version", "remove the section"),
 } | {
     name: (f"{name} is not part of this version", "remove the section")
-    for name in """tensor_parallel autotuning data_efficiency hybrid_engine weight_quantization compile timers datastates
+    for name in """tensor_parallel autotuning data_efficiency hybrid_engine weight_quantization compile timers
         datastates_ckpt expert_parallel aio comet""".split()
 }
 

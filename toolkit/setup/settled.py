@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from toolkit.errors import UserError, fault
-from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, Given, settle_batch
+from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given, settle_batch
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config
 from toolkit.setup.launcher import Launch
 
@@ -155,11 +155,12 @@ class Setup:
             f"{_plural(self.train_micro_batch_size_per_gpu, 'sample')} x "
             f"{_plural(self.gradient_accumulation_steps, 'micro-batch')}"
         )
-        origin = self.origins
+        origins = dict.fromkeys(self.origins[key] for key in (GLOBAL, MICRO, ACCUMULATION))
+        given = "; ".join(origin for origin in origins if origin not in ("derived", "default"))
+        ranks = f"{split}{_plural(self.world_size, 'rank')} ({self.launcher})"
         return (
-            f"{self.strategy} ({origin.get('strategy', '')}), {split}{_plural(self.world_size, 'rank')} "
-            f"({self.launcher}), {precision}, {batch} ({origin.get(GLOBAL, '')}; {origin.get(MICRO, '')}; "
-            f"{origin.get(ACCUMULATION, '')}), clip {self.max_grad_norm:g} ({origin.get('max_grad_norm', '')})"
+            f"{self.strategy} ({self.origins['strategy']}), {ranks}, "
+            f"{precision}, {batch} ({given}), clip {self.max_grad_norm:g} ({self.origins['max_grad_norm']})"
         )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
@@ -183,7 +184,7 @@ def settle(
     values: Mapping[str, Given],
     file: DeepSpeedFile | None,
     *,
-    auto_accumulation: int | None = None,
+    auto_accumulation: Given = ONE_MICRO_BATCH,
     config_files: tuple[str, ...] = (),
     notes: Sequence[str] = (),
 ) -> Setup:

@@ -1,0 +1,66 @@
+"""Train the article's CNN on images, under whichever setup the launcher and the config files choose."""
+
+from __future__ import annotations
+
+import argparse
+
+import toolkit
+
+DEFAULTS = {
+    "train_batch_size": 64,
+    "optimizer": "adamw",
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+    "lr_scheduler_type": "linear",
+    "num_train_epochs": 4,
+    "dropout": 0.0,
+}
+
+
+def own_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--norm", choices=("none", "group", "batch"), default="none", help="after each convolution")
+    group.add_argument(
+        "--activation", choices=("relu", "gelu"), default="relu", help="relu, as in the article, or gelu"
+    )
+    group.add_argument("--pooling", choices=("max", "avg"), default="max", help="max (the article's) or avg")
+    group.add_argument("--width", type=float, default=1.0, metavar="FACTOR", help="times 32, 64 and 512 channels")
+
+
+def main() -> None:
+    # Arguments and setup: refused here, before anything is loaded.
+    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS, extra=own_arguments)
+    setup = toolkit.Setup.from_run(arguments)
+
+    # Data
+    from toolkit.data.images import image_data
+
+    data = image_data(arguments)
+    toolkit.say(data.description)
+
+    # Model
+    from toolkit.models.cnn import CNN
+
+    def model_fn() -> CNN:
+        return CNN(
+            data.channels,
+            data.image_size,
+            data.num_labels,
+            norm=arguments.norm,
+            activation=arguments.activation,
+            pooling=arguments.pooling,
+            width=arguments.width,
+            dropout=arguments.dropout,
+        )
+
+    # Loss and optimizer
+    optimizer_fn = toolkit.optimizer_from(setup)
+    engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_fn, setup)
+
+    # Train
+    from toolkit.metrics import Accuracy
+
+    toolkit.fit(engine, data, arguments, [Accuracy()])
+
+
+if __name__ == "__main__":
+    toolkit.run(main)

@@ -1,0 +1,134 @@
+"""The command line: names, defaults, what was typed, and every mistake told at once."""
+
+import pytest
+
+from toolkit.arguments import parse_arguments
+from toolkit.errors import UserError
+
+DEFAULTS = {"train_batch_size": 64, "learning_rate": 0.05, "optimizer": "sgd"}
+
+
+def parse(*argv, extra=None):
+    return parse_arguments(argv, description="test", defaults=DEFAULTS, extra=extra)
+
+
+def norm(group):
+    group.add_argument("--norm", choices=("none", "group", "batch"), default="none")
+    group.add_argument("--width", type=float, default=1.0)
+
+
+def test_a_scripts_defaults_stand_and_nothing_counts_as_typed():
+    arguments = parse()
+    assert (arguments.train_batch_size, arguments.learning_rate, arguments.optimizer) == (64, 0.05, "sgd")
+    assert (arguments.max_grad_norm, arguments.timeout, arguments.momentum, arguments.verbose) == (
+        1.0,
+        120.0,
+        0.9,
+        False,
+    )
+    assert arguments.typed == frozenset()
+    assert arguments.script
+
+
+def test_typed_holds_what_the_user_gave_also_where_it_equals_the_default():
+    arguments = parse("--train_batch_size", "64", "--group_by_length", "--verbose", "false")
+    assert arguments.typed == {"train_batch_size", "group_by_length", "verbose"}
+    assert (arguments.group_by_length, arguments.verbose) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--deepspeed_config", "a.json"),
+        ("--deepspeed", "a.json"),
+        ("--deepspeed", "--deepspeed_config", "a.json"),
+        ("--deepspeed", "a.json", "--deepspeed_config", "./a.json"),
+        ("--local_rank=0", "--deepspeed_config=a.json"),
+        ("--local-rank", "1", "--deepspeed", "a.json"),
+    ],
+)
+def test_every_way_to_name_the_json(argv):
+    assert parse(*argv).deepspeed_config == "a.json"
+
+
+def test_a_bare_deepspeed_names_no_json():
+    assert parse("--deepspeed").deepspeed_config is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (("--learning_rat", "1"), "--learning_rat: '--learning_rat': unknown argument; did you mean --learning_rate?"),
+        (
+            ("--learning-rate=1",),
+            "--learning-rate: '--learning-rate=1': unknown argument; did you mean --learning_rate?",
+        ),
+        (("--learning_rate", "-1"), "--learning_rate: '-1': must be at least 0; correct the value"),
+        (("--learning_rate", "fast"), "--learning_rate: 'fast': expected a number; correct the value"),
+        (("--learning_rate", "nan"), "--learning_rate: 'nan': must be at least 0; correct the value"),
+        (("--dropout", "1"), "--dropout: '1': must be at least 0 and below 1; correct the value"),
+        (("--num_train_epochs", "0"), "--num_train_epochs: '0': must be 1 or more; correct the value"),
+        (("--seed", "1.5"), "--seed: '1.5': expected an integer; correct the value"),
+        (("--timeout", "0"), "--timeout: '0': must be above 0; correct the value"),
+        (("--group_by_length", "maybe"), "--group_by_length: 'maybe': expected true or false; correct the value"),
+        (
+            ("--optimizer", "adamww"),
+            "--optimizer: 'adamww': expected one of sgd, adam, adamw (did you mean adamw?); correct the value",
+        ),
+        (
+            ("--deepspeed", "a.json", "--deepspeed_config", "b.json"),
+            "--deepspeed: 'a.json': --deepspeed_config names b.json; name one file",
+        ),
+        (
+            ("--dataset_name", "x", "--train_file", "y.csv"),
+            "--dataset_name: 'x': stands beside a local file; give one of the two",
+        ),
+        (("--dataset_config_name", "x"), "--dataset_config_name: 'x': belongs to a data set; give --dataset_name too"),
+        (("stray",), "stray: 'stray': unknown argument; see --help"),
+    ],
+)
+def test_a_wrong_argument_gives_its_line(argv, line):
+    with pytest.raises(UserError) as caught:
+        parse(*argv)
+    assert caught.value.lines == (line,)
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        parse("--dropout", "2", "--seed", "x", "--nonsense", "1", "--max_train_steps", "0")
+    assert [line.partition(":")[0] for line in caught.value.lines] == [
+        "--dropout",
+        "--seed",
+        "--max_train_steps",
+        "--nonsense",
+    ]
+
+
+@pytest.mark.parametrize("argv", [("--learning_rate",), ("--norm", "layer")])
+def test_argparses_own_errors_are_lines_too(argv):
+    with pytest.raises(UserError) as caught:
+        parse(*argv, extra=norm)
+    assert argv[0] in caught.value.lines[0]
+
+
+def test_a_scripts_own_arguments():
+    assert (parse(extra=norm).norm, parse(extra=norm).width, parse(extra=norm).typed) == ("none", 1.0, frozenset())
+    arguments = parse("--norm", "group", extra=norm)
+    assert (arguments.norm, arguments.typed) == ("group", {"norm"})
+
+
+def test_help_groups_the_arguments_and_names_units(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse("--help", extra=norm)
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    groups = ("model:", "data:", "batch:", "optimisation:", "run:", "launcher:", "this script:")
+    assert [group for group in groups if f"\n{group}" not in text] == []
+    assert "seconds after which" in text
+
+
+def test_help_is_printed_once(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):
+        parse("--help")
+    assert capsys.readouterr().out == ""

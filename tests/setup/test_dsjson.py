@@ -1,0 +1,144 @@
+"""One strict parser and one check for DeepSpeed's JSON."""
+
+import json
+
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config, read_deepspeed_json
+
+
+def verdict(config):
+    return check_keys(DeepSpeedFile("a.json", config))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"train_batch_size": 8,}', "line 1 column"),
+        (b'{\n// note\n"train_batch_size": 8}', "line 2 column 1"),
+        (b'{\n# note\n"train_batch_size": 8}', "line 2 column 1"),
+        (b'{"train_batch_size": 8,\n "train_batch_size": 16}', "stands twice at line 2 column 2"),
+        (b'{"zero_optimization": {"stage": 1, "stage": 2}}', "stage: [1, 2]: stands twice at line 1"),
+        (b"", "the file is empty (line 1 column 1)"),
+        (b"[1,2]", "expected an object at line 1 column 1, got list"),
+        (b'{\n"gradient_clipping": NaN}', "'NaN': is not JSON at line 2 column 22"),
+        (b'{"gradient_clipping": Infinity}', "is not JSON"),
+        ('{"train_batch_size": 8}'.encode("utf-16"), "unreadable"),
+    ],
+)
+def test_what_is_not_strict_json_is_refused_with_its_place(tmp_path, content, words):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_deepspeed_json(str(path))
+    assert str(path) in caught.value.lines[0]
+    assert words in caught.value.lines[0]
+
+
+def test_a_byte_order_mark_passes(tmp_path):
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"train_batch_size": 8}')
+    assert read_deepspeed_json(str(tmp_path / "a.json")) == {"train_batch_size": 8}
+
+
+def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        read_deepspeed_json("nowhere.json")
+    assert caught.value.lines[0].startswith("nowhere.json: 'no such file'")
+    assert str(tmp_path) in caught.value.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"gradient_accumulation_steps": "4"}, ("gradient_accumulation_steps", "expected integer", 'got string "4"')),
+        ({"gradient_clipping": "1.0"}, ("gradient_clipping", "expected number", 'got string "1.0"')),
+        ({"optimizer": {"params": {"lr": "1e-3"}}}, ("optimizer.params.lr", "expected number", 'got string "1e-3"')),
+        ({"fp16": {"enabled": "false"}}, ("fp16.enabled", "expected true or false", 'got string "false"')),
+        ({"zero_optimization": {"stage": "2"}}, ("zero_optimization.stage", "expected integer", 'got string "2"')),
+        ({"train_batch_size": True}, ("train_batch_size", "got boolean true")),
+        ({"train_batch_size": 2.5}, ("train_batch_size", "expected integer", "got number 2.5")),
+        ({"gradient_accumulation_steps": 0}, ("integer of 1 or more", "got integer 0")),
+        ({"train_micro_batch_size_per_gpu": -2}, ("integer of 1 or more", "got integer -2")),
+        ({"gradient_clipping": None}, ("gradient_clipping", "got null")),
+        ({"zero_optimization": True}, ("zero_optimization", "expected object", "got boolean true")),
+        ({"gradient_cliping": 1.0}, ("gradient_cliping", "did you mean gradient_clipping?")),
+        ({"zero_optimisation": {"stage": 2}}, ("zero_optimisation", "did you mean zero_optimization?")),
+        ({"zero_optimization": {"overlap_com": True}}, ("zero_optimization.overlap_com", "did you mean overlap_comm?")),
+        ({"offload_optimizer": {"device": "cpu"}}, ("offload_optimizer belongs under zero_optimization",)),
+        ({"zero_optimization": {"aio": {"block_size": 1}}}, ("aio belongs at the top level",)),
+        ({"zero_optimization": {"gradient_clipping": 1}}, ("gradient_clipping belongs at the top level",)),
+        ({"bf16": {"enabled": False, "hysteresis": 2}}, ("hysteresis belongs under fp16",)),
+        ({"optimizer": {"type": "AdamW", "params": {"weigth_decay": 0}}}, ("did you mean weight_decay?",)),
+        ({"elasticity": {"enabled": False}}, ("elasticity", "removed")),
+        ({"zero_optimization": {"mics_shard_size": 2}}, ("zero_optimization.mics_shard_size", "removed")),
+        (
+            {"zero_optimization": {"stage3_gather_fp16_weights_on_model_save": True}},
+            ("older name", "write stage3_gather_16bit_weights_on_model_save"),
+        ),
+        ({"zero_optimization": {"cpu_offload": True}}, ("write offload_optimizer",)),
+        ({"scheduler": {"type": "WarmupLR", "params": {}}}, ("--lr_scheduler_type and --num_warmup_steps",)),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, ("offload is not part of this version",)),
+        ({"zero_optimization": {"stage": "auto"}}, ("zero_optimization.stage", 'no rule for "auto"')),
+        ({"steps_per_print": "auto"}, ("steps_per_print", 'no rule for "auto"')),
+        ({"gradient_allreduce_op": "sum"}, ("gradient_allreduce_op", 'write "mean" or remove the key')),
+        ({"communication_data_type": "fp16"}, ("communication_data_type", 'write "fp32"')),
+        ({"pipeline": {"stage": 2}}, ("pipeline.stage", "stage belongs under zero_optimization")),
+        ({"pipeline": {"stages": 2, "seed_layers": True}}, ("pipeline.seed_layers", "write false")),
+    ],
+)
+def test_each_key_that_would_be_ignored_or_misread_is_refused(config, words):
+    (line,) = verdict(config)
+    assert line.startswith("a.json: ")
+    assert [word for word in words if word not in line] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"steps_per_print": 2000, "wall_clock_breakdown": False},
+        {"zero_optimization": {"stage": 2, "overlap_comm": True, "allgather_bucket_size": 5e8}},
+        {"zero_optimization": {"stage": 3, "offload_param": {"device": "none"}, "offload_optimizer": None}},
+        {"fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 2}, "bf16": {"enabled": False}},
+        {"activation_checkpointing": {"partition_activations": False, "number_checkpoints": None}},
+        {"autotuning": {"enabled": False, "fast": True}},
+        {"tensorboard": {"enabled": True, "output_path": "tb"}, "flops_profiler": {"enabled": False}},
+    ],
+)
+def test_keys_that_tune_log_or_switch_nothing_on_pass(config):
+    assert verdict(config) == []
+
+
+def test_all_mistakes_are_told_at_once():
+    assert len(verdict({"gradient_cliping": 1, "fp16": {"enabled": "no"}, "amp": {}, "train_batch_size": "8"})) == 4
+
+
+def test_no_auto_is_left_and_whole_numbers_are_integers():
+    config = {
+        "train_batch_size": "auto",
+        "gradient_clipping": "auto",
+        "steps_per_print": 10.0,
+        "fp16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        "pipeline": {"stages": 2},
+        "zero_optimization": {
+            "stage": 2,
+            "reduce_bucket_size": "auto",
+            "allgather_bucket_size": 2e8,
+            "offload_optimizer": {"device": "none"},
+        },
+    }
+    settled = {"train_batch_size": 16, "gradient_clipping": 0.5, "zero_optimization.stage": 2}
+    assert plain_config(DeepSpeedFile("a.json", config), settled) == {
+        "steps_per_print": 10,
+        "zero_optimization": {"stage": 2, "allgather_bucket_size": 200000000},
+        "zero_allow_untested_optimizer": True,
+        "fp16": {"enabled": False},
+        "bf16": {"enabled": False},
+        "train_batch_size": 16,
+        "gradient_clipping": 0.5,
+    }
+    assert "auto" not in json.dumps(plain_config(DeepSpeedFile("a.json", config), settled))
+    assert config["zero_optimization"]["reduce_bucket_size"] == "auto"
