@@ -219,7 +219,7 @@ def _train(case: Case, output_dir: Path) -> None:
     from toolkit.optim import optimizer_from
 
     v = case.variant
-    rank = int(os.environ["RANK"])
+    rank = int(os.environ.get("RANK", "0"))  # an engine for one process takes it away
     setup = toolkit.Setup.build(
         strategy=case.setup,
         rank=rank,
