@@ -26,12 +26,16 @@ SETUPS = (
     ("pipeline", 2, 2),
     ("pipeline", 3, 3),
 )
+# Below the gradient norm of nearly every step of the variants here, so that clipping is active.
+CLIP = {"cnn": 0.2, "cnn_article": 0.2, "bert": 0.5, "minilm": 0.5}
 LOSS_BOUND = 1e-5  # relative, at every step
 WEIGHTS_BOUND = 2e-4  # ||w_a - w_b|| / ||w_a - w_0|| of the whole model
 PARAMETER_BOUND = 1e-3  # the same of each parameter
 # Softmax does not see a key's bias (it adds the same to every score of a query), so its exact gradient is 0 and what
 # Adam turns into steps is rounding noise: held to 2 x steps x learning rate, absolute.
 ZERO_GRADIENT = ("attention.self.key.bias",)
+
+_WEIGHTS = "checkpoints/step-{:06d}/model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,11 @@ class Result:
 
 def variants(model: str, full: bool = False) -> list[Variant]:
     """Accumulation 1 and 4, clipping off and active, SGD and AdamW: all eight, or the four that hold every pair."""
-    limit = 0.5  # below every norm of the first 20 steps of all models here: always active
+    clip = CLIP[model]
     schedules = ("linear", "cosine", "constant")
-    grid = [(o, a, c) for o in ("adamw", "sgd") for a in (1, 4) for c in (0.0, limit)]
+    grid = [(o, a, c) for o in ("adamw", "sgd") for a in (1, 4) for c in (0.0, clip)]
     if not full:
-        grid = [("adamw", 1, 0.0), ("adamw", 4, limit), ("sgd", 1, limit), ("sgd", 4, 0.0)]
+        grid = [("adamw", 1, 0.0), ("adamw", 4, clip), ("sgd", 1, clip), ("sgd", 4, 0.0)]
     return [Variant(model, o, a, c, schedules[i % 3]) for i, (o, a, c) in enumerate(grid)]
 
 
@@ -117,7 +121,7 @@ def run(variants: Sequence[Variant], folder: Path, setups: Iterable[tuple[str, i
     """Train every variant under every setup and compare with one process.
 
     Args:
-        folder: receives one run's folder per case, with weights.safetensors beside metrics.jsonl.
+        folder: receives one run's folder per case.
         setups: (name, ranks, stages); `single` is always trained, with accumulation 1, as the reference.
 
     Raises:
@@ -136,7 +140,7 @@ def measure(case: Case, reference: Case, folder: Path) -> Result:
     from safetensors.torch import load_file
 
     mine, theirs = _rows(folder / case.folder), _rows(folder / reference.folder)
-    a, b = (load_file(folder / c.folder / "weights.safetensors") for c in (case, reference))
+    a, b = (load_file(folder / c.folder / _WEIGHTS.format(c.variant.steps)) for c in (case, reference))
     start = load_file(folder / reference.folder / "initial.safetensors")
     apart = {name: (a[name].double() - b[name].double()).norm().item() for name in b}
     moved = {name: (a[name].double() - start[name].double()).norm().item() for name in b}
@@ -251,10 +255,8 @@ def _train(case: Case, output_dir: Path) -> None:
     )
     initial = dict(engine.named_state())
     toolkit.fit(engine, data, arguments)
-    final = dict(engine.named_state())
     if rank == 0:
         save_file(initial, output_dir / "initial.safetensors")
-        save_file(final, output_dir / "weights.safetensors")
     engine.close()
 
 

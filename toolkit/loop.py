@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
+from toolkit.checkpoint import save_weights
 from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.data.sampler import Sampler
@@ -16,7 +17,7 @@ from toolkit.optim import lr_at
 
 
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, float]:
-    """Train for `num_train_epochs`, or `max_train_steps`, and evaluate after each epoch and at the end.
+    """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep the weights.
 
     Args:
         engine: from `prepare`.
@@ -53,6 +54,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             if evaluation is not None and (index + 1 == len(train) or step == total_steps):
                 scores = engine.evaluate(evaluation, metrics)
                 monitor.evaluated(scores)
+        save_weights(engine, monitor.output_dir / "checkpoints" / f"step-{total_steps:06d}")
     return scores
 
 

@@ -106,6 +106,20 @@ class AccelerateEngine(Engine):
         with GatheredParameters([parameter]):
             return parameter.detach().cpu().clone()
 
+    def _put(self, name: str, tensor: Tensor) -> None:
+        parameter = self._parameters.get(name)
+        if not hasattr(parameter, "ds_id"):
+            return super()._put(name, tensor)
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([parameter], modifier_rank=0):
+            if self.setup.rank == 0 and parameter is not None:
+                parameter.copy_(tensor)
+
+    def _refresh_masters(self) -> None:
+        if self._zero:
+            self.model.optimizer.refresh_fp32_params()
+
     def close(self) -> None:
         if self._zero:
             self.model.destroy()
@@ -157,9 +171,10 @@ def _with_buckets(config: dict[str, Any] | None, model: nn.Module) -> dict[str, 
     """A copy whose ZeRO buckets fit the model: the default of 5e8 elements is 2 GB in fp32, more than ZeRO saves."""
     assert config is not None
     zero = dict(config["zero_optimization"])
-    elements = max(sum(p.numel() for p in model.parameters()), 1)
+    elements = sum(p.numel() for p in model.parameters())
+    elements += elements % 2  # ZeRO refuses an odd size of the second one
     for key in ("reduce_bucket_size", "allgather_bucket_size"):
-        zero.setdefault(key, min(elements, 500_000_000))
+        zero.setdefault(key, min(max(elements, 2), 500_000_000))
     return {**config, "zero_optimization": zero}
 
 

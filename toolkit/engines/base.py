@@ -80,6 +80,16 @@ class Engine(ABC):
     def _full(self, name: str) -> Tensor:
         """The whole tensor of that name on the CPU, on every rank. Collective."""
 
+    def _put(self, name: str, tensor: Tensor) -> None:
+        """Copy a whole tensor into the one of that name, where this rank holds it."""
+        target = self._buffers.get(name, self._parameters.get(name))
+        if target is not None:
+            target.copy_(tensor)
+
+    @abstractmethod
+    def _refresh_masters(self) -> None:
+        """After new weights: the optimizer's own copies of them follow."""
+
     @abstractmethod
     def _owned_buffers(self) -> list[Tensor]:
         """Buffers of the layers this rank holds."""
@@ -134,6 +144,25 @@ class Engine(ABC):
         self.sync_buffers()
         for name in [*self._shapes, *self._buffers]:
             yield name, self._full(name)
+
+    @torch.no_grad()
+    def load_named_state(self, state: Iterable[tuple[str, Tensor]]) -> None:
+        """Put whole tensors, as `named_state` of any engine gives them, into this one: weights and buffers.
+
+        The optimizer keeps its own state. Collective: every rank passes the same names in the same order.
+
+        Raises:
+            ValueError: a name or a shape that the model does not have, or one that is missing.
+        """
+        missing = {**self._shapes, **{name: buffer.shape for name, buffer in self._buffers.items()}}
+        for name, tensor in state:
+            if missing.get(name) != tensor.shape:
+                raise ValueError(f"{name}: {tuple(tensor.shape)} has no place; the model has {missing.get(name)}")
+            del missing[name]
+            self._put(name, tensor)
+        if missing:
+            raise ValueError(f"no tensors for {', '.join(missing)}")
+        self._refresh_masters()
 
     def check_ranks_agree(self) -> None:
         """Raise RuntimeError unless all data-parallel ranks hold equal weights: ranks that train alone drift apart.

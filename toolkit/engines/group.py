@@ -37,6 +37,8 @@ def start(setup: Setup) -> None:
     )
     if index is not None:
         torch.cuda.set_device(index)
+    elif "OMP_NUM_THREADS" not in os.environ:  # the deepspeed launcher sets none: each rank would take every core
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // setup.local_world_size))
     if (setup.world_size > 1 or setup.deepspeed_config is not None) and not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=setup.timeout))
         watch.start(setup.rank, setup.world_size, setup.timeout)

@@ -123,6 +123,9 @@ class PipelineEngine(Engine):
         dist.broadcast(tensor, src=owner)
         return tensor.cpu()
 
+    def _refresh_masters(self) -> None:
+        self.engine.optimizer.refresh_fp32_params()
+
     def close(self) -> None:
         self.engine.destroy()
         # DeepSpeed keeps the grid in a global: a ZeRO engine made later in this process would shard over it.

@@ -124,6 +124,8 @@ def random_bert(
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         num_labels=num_labels,
+        # BERT's 0.02 suits a hidden size of 768; here it would give logits near 0 and gradients to match.
+        initializer_range=hidden_size**-0.5,
     )
     return with_pipeline_layers(BertForSequenceClassification(config))
 
