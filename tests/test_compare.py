@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import compare
-from toolkit.compare import Result, Variant
+from toolkit.compare import Case, Result, Variant
 
 Runner = Callable[[str], list[Result]]
 IDS = [f"{name}-{ranks}" for name, ranks, _ in compare.SETUPS]
@@ -102,12 +102,10 @@ def test_a_real_pretrained_bert(tmp_path: Path) -> None:
 
 
 def test_a_difference_is_seen(tmp_path: Path) -> None:
-    """The measure itself: another learning rate by 1 in 1,000 is outside the bounds."""
-    from toolkit.compare import Case, measure
-
-    first, second = Variant("cnn", optimizer="sgd", steps=6), Variant("cnn", optimizer="sgd", steps=6, max_grad_norm=1.0)
-    compare.run([first], tmp_path, [])
-    compare.run([second], tmp_path, [])
-    result = measure(Case(second, "single", 1), Case(first, "single", 1), tmp_path)
+    """The measure itself: clipping that takes 11 % off three gradients of six is outside the bounds."""
+    first, second = (Variant("cnn", optimizer="sgd", steps=6, max_grad_norm=clip) for clip in (0.0, 0.25))
+    compare.run([first, second], tmp_path, [])
+    result = compare.measure(Case(second, "single", 1), Case(first, "single", 1), tmp_path)
     assert not result.same
     assert result.loss > compare.LOSS_BOUND
+    assert result.weights > compare.WEIGHTS_BOUND

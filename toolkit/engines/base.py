@@ -256,16 +256,18 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     return Batch(inputs, move(batch.targets), move(batch.weights), batch.total, move(batch.ids))
 
 
-def take(batches: Iterable[Batch], count: int) -> list[Batch]:
-    """Exactly `count` micro-batches.
+def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """Exactly `count` micro-batches, one after another.
 
     Raises:
         RuntimeError: there are fewer.
     """
-    taken = list(islice(batches, count))
-    if len(taken) < count:
-        raise RuntimeError(f"a step takes {count} micro-batches, the loader gave {len(taken)}")
-    return taken
+    taken = 0
+    for batch in islice(batches, count):
+        taken += 1
+        yield batch
+    if taken < count:
+        raise RuntimeError(f"a step takes {count} micro-batches, the loader gave {taken}")
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:

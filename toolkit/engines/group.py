@@ -37,16 +37,34 @@ def start(setup: Setup) -> None:
     )
     if index is not None:
         torch.cuda.set_device(index)
-    elif "OMP_NUM_THREADS" not in os.environ:  # the deepspeed launcher sets none: each rank would take every core
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // setup.local_world_size))
+    elif not user_set("OMP_NUM_THREADS", setup.launcher):
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // setup.local_world_size))
     if (setup.world_size > 1 or setup.deepspeed_config is not None) and not dist.is_initialized():
-        dist.init_process_group(backend, timeout=timedelta(seconds=setup.timeout))
+        timeout = timedelta(seconds=setup.timeout)
+        # Groups that DeepSpeed makes later take this default, 30 minutes, and not the first group's.
+        dist.distributed_c10d.default_pg_timeout = dist.distributed_c10d.default_pg_nccl_timeout = timeout
+        dist.init_process_group(backend, timeout=timeout)
         watch.start(setup.rank, setup.world_size, setup.timeout)
     met = dist.get_world_size() if dist.is_initialized() else 1
     if met != setup.world_size:
         raise UserError(fault("WORLD_SIZE", setup.world_size, f"{met} ranks met", "start them with one launcher"))
     if setup.deepspeed_config is not None:
         _start_deepspeed(setup, backend)
+
+
+def user_set(name: str, launcher: str) -> bool:
+    """Whether the user gave the environment variable, and not the launcher.
+
+    On CPU `accelerate launch` and torchrun set OMP_NUM_THREADS to 1, one rank on many cores included, and `deepspeed`
+    sets nothing, so that every rank takes every core. What the user's shell had is the launcher's own first environment.
+    """
+    if launcher == "python":
+        return name in os.environ
+    try:
+        given = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return name in os.environ
+    return any(item.startswith(f"{name}=".encode()) for item in given)
 
 
 def on_cpu(setup: Setup) -> bool:

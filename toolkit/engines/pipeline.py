@@ -44,6 +44,7 @@ class PipelineEngine(Engine):
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {})
         )
+        _one_norm(self.engine.optimizer)
         self._owner = self._owners(mine, module)
         self._parameters = mine
         self.device = self.engine.device
@@ -67,8 +68,8 @@ class PipelineEngine(Engine):
 
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         count = self.setup.gradient_accumulation_steps
-        fed = take(batches, count) if self.reads_batches else []
-        loss = self.engine.train_batch(iter([self._feed(batch, self._scale(batch)) for batch in fed]))
+        feed = (self._feed(batch, self._scale(batch)) for batch in take(batches, count))
+        loss = self.engine.train_batch(feed)  # middle stages pull nothing
         self.updates += 1
         grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
         return StepStats(loss, grad_norm, skipped=False)
@@ -161,6 +162,21 @@ class _Stages(PipelineModule):
                 stages.setdefault(id(parameter), set()).add(self.stage_owner(index))
                 parameters[id(parameter)] = parameter
         return ((parameters[key], sorted(held)) for key, held in stages.items() if len(held) > 1)
+
+
+def _one_norm(zero: Any) -> None:
+    """Let the gradient norm take one sum over the stages, where DeepSpeed takes one for each parameter group.
+
+    A stage whose parameters all decay has one group, its neighbour two: they would wait for each other for ever.
+    """
+
+    def scaled_global_norm(norm_type: int = 2) -> Any:
+        groups = range(len(zero.bit16_groups))
+        gradients = [gradient for i in groups for gradient in zero.averaged_gradients[i]]
+        parameters = [parameter for i in groups for parameter in zero.params_in_partition[i]]
+        return zero.get_grad_norm_direct(gradients, parameters, norm_type)
+
+    zero.scaled_global_norm = scaled_global_norm
 
 
 def _layers(model: nn.Module, setup: Setup) -> list[nn.Module]:
