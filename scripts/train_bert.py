@@ -18,11 +18,13 @@ DEFAULTS = {
     "dropout": 0.1,
     "group_by_length": True,
 }
+# Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
+UNUSED = ("image_column_name", "image_size")
 
 
 def main() -> None:
     # Arguments and setup: refused here, before anything is loaded.
-    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS)
+    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS, unused=UNUSED)
     setup = toolkit.Setup.from_run(arguments)
 
     # Data

@@ -15,6 +15,8 @@ DEFAULTS = {
     "num_train_epochs": 4,
     "dropout": 0.0,
 }
+# Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
+UNUSED = ("model_name_or_path", "text_column_name", "text_pair_column_name", "max_length", "group_by_length")
 
 
 def own_arguments(group: argparse._ArgumentGroup) -> None:
@@ -28,7 +30,7 @@ def own_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main() -> None:
     # Arguments and setup: refused here, before anything is loaded.
-    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS, extra=own_arguments)
+    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS, extra=own_arguments, unused=UNUSED)
     setup = toolkit.Setup.from_run(arguments)
 
     # Data

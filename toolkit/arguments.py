@@ -132,12 +132,14 @@ def parse_arguments(
     description: str,
     defaults: Mapping[str, Any],
     extra: Callable[[argparse._ArgumentGroup], None] | None = None,
+    unused: Sequence[str] = (),
 ) -> argparse.Namespace:
     """Parses and checks the command line.
 
     Args:
         defaults: the script's own values in place of those in `ARGUMENTS`.
         extra: adds the script's own arguments to the group it is given.
+        unused: names of arguments that the script has no use for, refused when typed and left out of --help.
 
     Returns:
         A namespace with every argument, `typed` (names the user gave, which bind where defaults yield) and `script`.
@@ -160,7 +162,7 @@ def parse_arguments(
             type=_collecting(name, kind, faults),
             default=argparse.SUPPRESS,
             metavar=metavar,
-            help=text + shown,
+            help=argparse.SUPPRESS if name in unused else text + shown,
             **several,
         )
     bare = groups["launcher"].add_argument(
@@ -191,7 +193,8 @@ def parse_arguments(
             )
     typed = frozenset(vars(found))
     _one_deepspeed_file(found, faults)
-    _check_together(found, faults)
+    values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
+    _check_together(found, values["optimizer"], unused, faults)
     if faults:
         raise UserError(*faults)
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
@@ -222,8 +225,19 @@ def _one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
     found.deepspeed_config = file
 
 
-def _check_together(found: argparse.Namespace, faults: list[str]) -> None:
+def _check_together(found: argparse.Namespace, optimizer: Any, unused: Sequence[str], faults: list[str]) -> None:
+    """What would be taken and then not used."""
     given = vars(found)
+    script = os.path.basename(sys.argv[0])
+    faults += [
+        fault(f"--{name}", given[name], f"{script} has no use for it", "leave it out")
+        for name in unused
+        if name in given
+    ]
+    if "momentum" in given and optimizer in ("adam", "adamw"):
+        faults.append(
+            fault("--momentum", given["momentum"], f"{optimizer} has none", "leave it out, or --optimizer sgd")
+        )
     if "dataset_name" in given and ("train_file" in given or "validation_file" in given):
         faults.append(
             fault("--dataset_name", given["dataset_name"], "stands beside a local file", "give one of the two")

@@ -24,9 +24,7 @@ def main() -> None:
         help="train every setup on the same global batches and compare losses and weights with one process",
     )
     parity.add_argument("--model", nargs="+", choices=PARITY_MODELS, default=["cnn", "bert"], help="what is trained")
-    parity.add_argument(
-        "--full", action="store_true", help="all eight variants, not the four that hold each pair"
-    )
+    parity.add_argument("--full", action="store_true", help="all eight variants, not the four that hold each pair")
     parity.add_argument("--output_dir", type=Path, help="keep the runs there; a temporary folder where left out")
     arguments = parser.parse_args()
     try:

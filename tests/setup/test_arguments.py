@@ -132,3 +132,12 @@ def test_help_is_printed_once(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         parse("--help")
     assert capsys.readouterr().out == ""
+
+
+def test_an_argument_without_a_use_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_arguments(
+            ["--max_length", "3", "--momentum", "0.3"], description="", defaults={}, unused=("max_length", "image_size")
+        )
+    assert [line.partition(": ")[0] for line in caught.value.lines] == ["--max_length", "--momentum"]
+    assert parse_arguments(["--momentum", "0.3", "--optimizer", "sgd"], description="", defaults={}).momentum == 0.3

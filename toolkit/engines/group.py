@@ -37,6 +37,8 @@ def start(setup: Setup) -> None:
     )
     if index is not None:
         torch.cuda.set_device(index)
+        # On by default for convolutions alone: 10 bits of mantissa under the name of fp32, rounded by batch shape.
+        torch.backends.cudnn.allow_tf32 = False
     elif not user_set("OMP_NUM_THREADS", setup.launcher):
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // setup.local_world_size))
     if (setup.world_size > 1 or setup.deepspeed_config is not None) and not dist.is_initialized():
@@ -56,7 +58,7 @@ def user_set(name: str, launcher: str) -> bool:
     """Whether the user gave the environment variable, and not the launcher.
 
     On CPU `accelerate launch` and torchrun set OMP_NUM_THREADS to 1, one rank on many cores included, and `deepspeed`
-    sets nothing, so that every rank takes every core. What the user's shell had is the launcher's own first environment.
+    sets nothing, so that every rank takes every core. What the user's shell had is in the launcher's first environment.
     """
     if launcher == "python":
         return name in os.environ
