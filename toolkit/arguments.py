@@ -147,6 +147,8 @@ def parse_arguments(
     Raises:
         UserError: one line for each unknown argument and each bad value.
     """
+    if "per_device_train_batch_size" in defaults:
+        raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
     faults: list[str] = []
     parser = _Parser(description=description, allow_abbrev=False)
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}

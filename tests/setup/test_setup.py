@@ -536,3 +536,21 @@ def test_nothing_heavy_is_imported():
     heavy = {"torch", "accelerate", "deepspeed", "transformers"}
     code = f"import sys, toolkit.setup.run, toolkit.arguments; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "[]\n"
+
+
+# --- a script's own defaults ---------------------------------------------------------------------------------------
+
+
+def test_a_scripts_default_accumulation_counts_and_yields_to_the_file(write):
+    default = {"gradient_accumulation_steps": 4}
+    alone = setup(TORCHRUN, defaults=default)
+    assert (alone.train_micro_batch_size_per_gpu, alone.gradient_accumulation_steps) == (8, 4)
+    assert alone.origins["gradient_accumulation_steps"] == "script's default"
+    path = write("zero1.json", zero(1, gradient_accumulation_steps=2))
+    assert setup(TORCHRUN, "--deepspeed_config", path, defaults=default).gradient_accumulation_steps == 2
+    assert setup(TORCHRUN, "--gradient_accumulation_steps", "1", defaults=default).gradient_accumulation_steps == 1
+
+
+def test_a_micro_batch_is_no_default():
+    with pytest.raises(ValueError, match="train_batch_size"):
+        parse_arguments([], description="test", defaults={"per_device_train_batch_size": 8})

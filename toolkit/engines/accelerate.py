@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
 from toolkit.engines import group
-from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, on_device, parameter_groups, take
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, on_device, parameter_groups, saved_buffers, take
 from toolkit.setup import Setup
 
 NORM_ROW = 4096
@@ -33,6 +33,7 @@ class AccelerateEngine(Engine):
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
         optimizer = optimizer_fn(parameter_groups(model.named_parameters()))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self._buffers = dict(saved_buffers(model))  # moved to the device, they are other tensors
         self._zero = setup.deepspeed_config is not None
         self.obtained = {
             "engine": type(self.model).__name__,

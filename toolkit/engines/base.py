@@ -48,7 +48,7 @@ class Engine(ABC):
         # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
-        self._buffers = dict(_saved_buffers(model))
+        self._buffers = dict(saved_buffers(model))
         # Whether a row's result depends on the other rows of its micro-batch.
         self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         if self.couples_samples and setup.padding_rows:
@@ -280,6 +280,7 @@ def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str
     return [group for group in groups if group["params"]]
 
 
-def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, buffer) of those that a state dict holds."""
     saved = model.state_dict(keep_vars=True)
     return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)

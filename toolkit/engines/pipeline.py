@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ from deepspeed.utils import groups
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, take
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers, take
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
 from toolkit.setup import Setup
 
 
@@ -44,6 +46,7 @@ class PipelineEngine(Engine):
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {})
         )
+        self._buffers = dict(saved_buffers(model))  # moved to the device, they are other tensors
         _one_norm(self.engine.optimizer)
         self._owner = self._owners(mine, module)
         self._parameters = mine
@@ -51,6 +54,7 @@ class PipelineEngine(Engine):
         self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.layer_ranges = [(module.parts[i], module.parts[i + 1]) for i in range(setup.stages)]
+        say("layers: " + ", ".join(f"stage {n} {a}-{b - 1}" for n, (a, b) in enumerate(self.layer_ranges)))
         self._scored: list[Tensor] = []
         self.obtained = {
             "engine": type(self.engine).__name__,
@@ -196,6 +200,12 @@ def _layers(model: nn.Module, setup: Setup) -> list[nn.Module]:
         raise UserError(
             fault(where, setup.stages, f"{kind} has {len(layers)} layers, fewer than stages", "use fewer stages")
         )
+    kinds = [type(layer).__name__ for layer in layers]
+    _, typed, pattern = setup.partition.partition("type:")
+    if typed and not any(re.search(pattern, name, re.IGNORECASE) for name in kinds):
+        origin = setup.origins.get("partition", "pipeline.partition")
+        reason = f"no layer's class matches; {kind} has {', '.join(dict.fromkeys(kinds))}"
+        raise UserError(fault(origin, setup.partition, reason, "write one of these, uniform or parameters"))
     reached = {id(parameter) for layer in layers for parameter in layer.parameters()}
     left_out = [name for name, parameter in model.named_parameters() if id(parameter) not in reached]
     if left_out:

@@ -49,7 +49,7 @@ def setup_from_run(arguments: Namespace, environ: Mapping[str, str], parent: Seq
             default_batch,
             values,
             file,
-            auto_accumulation=_auto_accumulation(file, stages.value),
+            auto_accumulation=_auto_accumulation(arguments, file, stages.value),
             config_files=tuple(
                 path for path in (launch.yaml, file.path if file is not None else "") if os.path.isfile(path)
             ),
@@ -274,7 +274,11 @@ def _optimizer(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> Give
     return Given(name, where)
 
 
-def _auto_accumulation(file: DeepSpeedFile | None, stages: int) -> Given:
+def _auto_accumulation(arguments: Namespace, file: DeepSpeedFile | None, stages: int) -> Given:
+    """Micro-batches of a step where neither the user nor the file gives a number."""
+    default = getattr(arguments, ACCUMULATION, None)
+    if default is not None:
+        return Given(default, "script's default")
     if file is not None and stages > 1 and file.config.get(ACCUMULATION) == "auto":
         return Given(PIPELINE_MICRO_BATCHES, f'{file.where(ACCUMULATION)} "auto"')
     return ONE_MICRO_BATCH

@@ -1,0 +1,219 @@
+"""README keeps its word: its commands are run as they stand, its files are written, its output is compared.
+
+A bash block with `<!-- not run: install -->` before it is run without its installing lines, one with hub, gpu or hosts
+not at all. `<!-- file: PATH -->` writes the block that follows, `<!-- exits: N -->` asks for that exit code, and
+`<!-- output -->` for that text on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+import toolkit
+from toolkit import cli, compare
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+INSTALLS = ("python3 -m venv ", ". .venv", "pip install ")
+NOT_RUN = ("hub", "gpu", "hosts")
+ELSEWHERE = {
+    "python -m pytest": "is the run that this test is part of",
+    "oneloop parity --model cnn bert": "its trainings are those of test_compare.py; what it asks for is tested below",
+}
+# Every other command, and what must come of it: the setup that was settled, the engine that was obtained.
+SINGLE_CNN, DDP = ("single", "CNN"), ("ddp", "DistributedDataParallel")
+OBTAINED = {
+    "accelerate launch --config_file accelerate_configs/ddp.yaml scripts/train_cnn.py": DDP,
+    "python scripts/train_bert.py": ("single", "BertForSequenceClassification"),
+    "python scripts/train_cnn.py --max_train_steps 3": SINGLE_CNN,
+    "torchrun --nproc_per_node 2 scripts/train_cnn.py --gradient_accumulation_steps 4 --max_train_steps 3": DDP,
+    "deepspeed --num_gpus 2 scripts/train_cnn.py --deepspeed_config ds_configs/pipeline.json --max_train_steps 3": (
+        "pipeline",
+        "PipelineEngine",
+    ),
+    "accelerate launch --config_file accelerate_configs/zero2.yaml scripts/train_cnn.py --max_train_steps 3": (
+        "zero2",
+        "DeepSpeedEngine",
+    ),
+    "python scripts/train_cnn.py --image_size 64 --train_batch_size 128 --optimizer adam --max_train_steps 3 "
+    "--max_train_samples 600": SINGLE_CNN,
+    "accelerate launch scripts/train_bert.py --max_train_steps 3 --max_train_samples 300 --max_eval_samples 100": (
+        "single",
+        "BertForSequenceClassification",
+    ),
+    "python scripts/train_cnn.py --width 0.5 --max_train_steps 3": SINGLE_CNN,
+    "python scripts/train_cnn.py --optimizer sgd --learning_rate 0.05 --lr_scheduler_type cosine "
+    "--num_warmup_steps 10 --max_train_steps 3": SINGLE_CNN,
+    "python scripts/train_bert.py --help": None,
+    "deepspeed scripts/train_cnn.py --max_train_steps 3": ("zero1", "DeepSpeedEngine"),
+    "python own_model.py": ("single", "Regressor"),
+    "torchrun --nproc_per_node 2 own_model.py": DDP,
+    "torchrun --nproc_per_node 2 own_model.py --deepspeed_config ds_configs/pipeline.json": (
+        "pipeline",
+        "PipelineEngine",
+    ),
+    "accelerate launch --config_file accelerate_configs/pipeline_dp.yaml scripts/train_cnn.py --max_train_steps 3": (
+        "pipeline_dp",
+        "PipelineEngine",
+    ),
+    "python scripts/train_cnn.py --learning_rate -1 --train_batchsize 64": None,
+}
+# The main job at its defaults ends with at least this, from its own last evaluation.
+ACCURACY = {
+    "accelerate launch --config_file accelerate_configs/ddp.yaml scripts/train_cnn.py": 0.85,
+    "python scripts/train_bert.py": 0.82,
+}
+OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    markers: dict[str, str]  # of the comments right before it
+
+
+def blocks() -> list[Block]:
+    found = re.finditer(r"((?:^<!-- [^\n]* -->\n)*)^```(\w+)\n(.*?)^```$", README, re.M | re.S)
+    return [
+        Block(m[2], m[3], dict((k, v.strip()) for k, v in re.findall(r"<!-- ([\w ]+):?(.*?) -->", m[1]))) for m in found
+    ]
+
+
+def commands() -> dict[str, int]:
+    """{command: exit code} of all bash blocks that are run and of the code spans in the tables."""
+    found = {}
+    for block in blocks():
+        reason = block.markers.get("not run")
+        if block.language != "bash" or reason in NOT_RUN:
+            continue
+        for line in block.text.splitlines():
+            if not (reason == "install" and line.startswith(INSTALLS)):
+                found[line] = int(block.markers.get("exits", 0))
+    spans = r"`((?:python|torchrun|deepspeed|accelerate launch) [^`]*\.py[^`]*|oneloop [^`]+)`"
+    for line in README.splitlines():
+        if line.startswith("|"):
+            found |= {command: 0 for command in re.findall(spans, line)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the scripts, the config files, and the files that README has one write."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("scripts", "accelerate_configs", "ds_configs"):
+        shutil.copytree(ROOT / name, folder / name)
+    for block in blocks():
+        if "file" in block.markers:
+            (folder / block.markers["file"]).write_text(block.text, encoding="utf-8")
+    return folder
+
+
+def run(command: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any] | None, list[float]]:
+    """The process, and summary and losses of the run that it left, if it left one."""
+    before = set(folder.glob("runs/*"))
+    environ = os.environ | {
+        "PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"],
+        # A developer's own `accelerate config` would count as given.
+        "HF_HOME": str(folder / "home"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(command, shell=True, cwd=folder, env=environ, capture_output=True, text=True, timeout=900)
+    left = set(folder.glob("runs/*")) - before
+    assert len(left) <= 1
+    if not left:
+        return done, None, []
+    (output_dir,) = left
+    rows = [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    summary = json.loads((output_dir / "summary.json").read_text(encoding="utf-8"))
+    return done, summary, [row["loss"] for row in rows if "loss" in row]
+
+
+def test_every_command_is_known_here() -> None:
+    assert set(commands()) == {*OBTAINED, *ELSEWHERE}
+
+
+def test_markers_are_the_known_ones() -> None:
+    reasons = [block.markers["not run"] for block in blocks() if "not run" in block.markers]
+    assert set(reasons) == {"install", *NOT_RUN}
+    assert [block.markers.get("not run") for block in blocks() if block.language == "bash"][:2] == ["install"] * 2
+
+
+@pytest.mark.parametrize("command", [command for command in OBTAINED if command not in OWN_MODEL], ids=str)
+def test_a_command_does_what_it_says(command: str, newcomer: Path) -> None:
+    done, summary, losses = run(command, newcomer)
+    assert done.returncode == commands()[command], done.stderr[-4000:]
+    if OBTAINED[command] is None:
+        assert summary is None
+        return
+    assert summary is not None
+    assert (summary["setup"]["strategy"]["value"], summary["obtained"]["engine"]) == OBTAINED[command]
+    assert summary["error"] is None
+    assert len(losses) == summary["steps"] == summary["updates"]
+    assert "--max_train_steps" not in command or len(losses) == 3
+    assert summary["metrics"]["accuracy"] >= ACCURACY.get(command, 0.0)
+    assert "oneloop: done: " in done.stderr
+
+
+def test_your_own_model_trains_alike_in_three_setups(newcomer: Path) -> None:
+    runs = [run(command, newcomer) for command in OWN_MODEL]
+    assert [done.returncode for done, _, _ in runs] == [0, 0, 0], [done.stderr[-2000:] for done, _, _ in runs]
+    obtained = [(s["setup"]["strategy"]["value"], s["obtained"]["engine"]) for _, s, _ in runs if s]
+    assert obtained == [OBTAINED[command] for command in OWN_MODEL]
+    for _, _, losses in runs[1:]:
+        assert losses == pytest.approx(runs[0][2], rel=1e-5)
+    assert len(runs[0][2]) == 87
+    assert runs[0][2][-1] < 0.7 * runs[0][2][0]
+
+
+def test_the_error_lines_are_those_printed(newcomer: Path) -> None:
+    (command,) = [block.text.strip() for block in blocks() if "exits" in block.markers]
+    (output,) = [block.text for block in blocks() if "output" in block.markers]
+    assert run(command, newcomer)[0].stderr == output
+
+
+def test_what_a_run_leaves_is_what_the_table_says(newcomer: Path) -> None:
+    done, summary, _ = run("python own_model.py --max_train_steps 2 --output_dir runs/left", newcomer)
+    assert done.returncode == 0, done.stderr
+    told = README[README.index("| file | what is in it |") :].split("\n\n")[0].splitlines()[2:]
+    cells = {re.findall("`([^`]+)`", row)[0]: set(re.findall("`([^`]+)`", row)[1:]) for row in told}
+    folder = newcomer / "runs" / "left"
+    assert {path.name for path in folder.iterdir()} == {name.split("/")[0] for name in cells}
+    assert len(list(folder.glob("checkpoints/step-*/model.safetensors"))) == 1
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert set().union(*rows) == cells["metrics.jsonl"] - {"eval_accuracy"}  # this one has no metric
+    assert summary is not None
+    assert set(summary) == cells["summary.json"]
+
+
+def test_the_parity_command_is_what_test_compare_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = [command for command in ELSEWHERE if command.startswith("oneloop ")]
+    monkeypatch.setattr("sys.argv", command.split())
+    with patch.object(compare, "run", return_value=[]) as asked, pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert asked.call_args.args[0] == [*compare.variants("cnn"), *compare.variants("bert")]
+
+
+def test_the_names_of_the_package_exist() -> None:
+    names = set(re.findall(r"\btoolkit\.([A-Za-z]\w*)\b(?!/)", README)) - {"py"}
+    assert names
+    assert [name for name in names if not hasattr(toolkit, name)] == []
+
+
+def test_links_lead_somewhere() -> None:
+    titles = re.findall("^#+ (.*)", README, re.M)
+    headings = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    assert targets
+    for target in targets:
+        assert target[1:] in headings if target.startswith("#") else (ROOT / target).is_file(), target
