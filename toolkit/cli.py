@@ -8,10 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from toolkit import compare
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.version import __version__
-
-PARITY_MODELS = ("cnn", "cnn_article", "bert", "minilm")
 
 
 def main() -> None:
@@ -23,7 +22,7 @@ def main() -> None:
         "parity",
         help="train every setup on the same global batches and compare losses and weights with one process",
     )
-    parity.add_argument("--model", nargs="+", choices=PARITY_MODELS, default=["cnn", "bert"], help="what is trained")
+    parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
     parity.add_argument("--full", action="store_true", help="all eight variants, not the four that hold each pair")
     parity.add_argument("--output_dir", type=Path, help="keep the runs there; a temporary folder where left out")
     arguments = parser.parse_args()
@@ -38,12 +37,12 @@ def _parity(arguments: argparse.Namespace) -> int:
     folder = arguments.output_dir
     if folder is not None and folder.exists() and os.listdir(folder):
         raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
-    from toolkit import compare
+    from toolkit import report
 
     variants = [variant for model in arguments.model for variant in compare.variants(model, arguments.full)]
     with tempfile.TemporaryDirectory() as temporary:
         results = compare.run(variants, folder or Path(temporary))
-    compare.show(results)
+    report.show(results)
     return 0 if all(result.same for result in results) else 1
 
 

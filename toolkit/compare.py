@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.launch import say
+
 MODELS = ("cnn", "cnn_article", "bert", "minilm")
 # (name, ranks, stages); the first is what the others are measured against.
 SETUPS = (
@@ -131,6 +133,7 @@ def run(variants: Sequence[Variant], folder: Path, setups: Iterable[tuple[str, i
     cases = list(dict.fromkeys([*references.values(), *(Case(v, *setup) for v in variants for setup in setups)]))
     for ranks, model in sorted({(case.ranks, case.variant.model) for case in cases}):
         chosen = [case for case in cases if (case.ranks, case.variant.model) == (ranks, model)]
+        say(f"{model}: {len(chosen)} trainings on {ranks} rank{'s' * (ranks > 1)}")
         _launch(chosen, ranks, folder / f"group-{model}-{ranks}", folder)
     return [measure(case, references[case.variant], folder) for case in cases if case.variant in references]
 
@@ -158,24 +161,6 @@ def measure(case: Case, reference: Case, folder: Path) -> Result:
         zero_gradient=max([(a[name] - b[name]).abs().max().item() for name in exempt], default=0.0),
         grad_norms=[row["grad_norm"] for row in mine],
     )
-
-
-def show(results: Sequence[Result]) -> None:
-    """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"against one process; bounds: loss {LOSS_BOUND:g}, weights {WEIGHTS_BOUND:g}, "
-                        f"worst parameter {PARAMETER_BOUND:g}")  # fmt: skip
-    for column in ("model", "variant", "setup", "ranks", "engine", "loss", "weights", "worst parameter", "verdict"):
-        table.add_column(column)
-    for r in results:
-        v, engine = r.case.variant, r.obtained["engine"]
-        row = (v.model, v.name, r.case.setup, str(r.case.ranks), engine)
-        verdict = "same" if r.same else "[red]differs[/red]"
-        table.add_row(*row, f"{r.loss:.1e}", f"{r.weights:.1e}", f"{r.parameter:.1e} {r.parameter_name}", verdict)
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    console.print(table)
 
 
 def _launch(cases: list[Case], ranks: int, work: Path, folder: Path) -> None:

@@ -121,7 +121,8 @@ class Watch:
             value = self._store.get(key) if self._store.check([key]) else b"0 0"
             if rank not in self._beats or self._beats[rank][0] != value:
                 self._beats[rank] = (value, now)
-            stale[rank] = (now - self._beats[rank][1], int(value.split()[1]))
+            # A beat is up to a second old; a rank that others wait for is in the step that they are in.
+            stale[rank] = (now - self._beats[rank][1], max(int(value.split()[1]), self.step))
         return stale
 
     def _silent(self) -> dict[str, Any] | None:
