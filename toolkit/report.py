@@ -24,7 +24,7 @@ def show(results: Sequence[Result]) -> None:
         cases = [r for r in results if (r.case.variant.model, r.case.setup, r.case.ranks) == key]
         table.add_row(*_row(cases, str(len(cases))))
     console.print(table)
-    if moved := max(r.zero_gradient for r in results):
+    if moved := max((r.zero_gradient for r in results), default=0.0):
         names = ", ".join(ZERO_GRADIENT)
         console.print(
             f"Not in these figures: {names}, whose exact gradient is 0 (softmax does not see it), so that rounding "
