@@ -14,6 +14,7 @@ DEFAULTS = {
     "lr_scheduler_type": "linear",
     "num_warmup_steps": 20,
     "num_train_epochs": 1,
+    "max_train_samples": 6000,
     "max_length": 128,
     "dropout": 0.1,
     "group_by_length": True,

@@ -23,9 +23,9 @@ ENGINE = {
     "pipeline-3": "PipelineEngine",
 }
 STAGE = {"zero1-2": 1, "zero2-2": 2, "zero3-2": 3, "pipeline-2": 1, "pipeline-3": 1}
-# (loss, weights, worst parameter). Measured over the variants: CNN 2.1e-7, 5.2e-7, 2.4e-6; BERT 1.7e-7, 2.2e-6,
-# 3.0e-4 (a LayerNorm weight that SGD hardly moves).
-BOUNDS = {"cnn": (1e-6, 2e-6, 1e-5), "bert": (1e-6, 1e-5, compare.PARAMETER_BOUND)}
+# (loss, weights, worst parameter). Measured, the largest over setups and variants: CNN 2.0e-7, 5.2e-7, 2.5e-6; BERT
+# 3.0e-7, 1.1e-5, 3.9e-5.
+BOUNDS = {"cnn": (1e-6, 2e-6, 1e-5), "bert": (1e-6, 3e-5, 1.5e-4)}
 
 
 @pytest.fixture(scope="module")
