@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import toolkit
+from toolkit.arguments import real
 
 DEFAULTS = {
     "train_batch_size": 64,
@@ -25,7 +26,9 @@ def own_arguments(group: argparse._ArgumentGroup) -> None:
         "--activation", choices=("relu", "gelu"), default="relu", help="relu, as in the article, or gelu"
     )
     group.add_argument("--pooling", choices=("max", "avg"), default="max", help="max (the article's) or avg")
-    group.add_argument("--width", type=float, default=1.0, metavar="FACTOR", help="times 32, 64 and 512 channels")
+    group.add_argument(
+        "--width", type=real(0, above=True), default=1.0, metavar="FACTOR", help="times 32, 64 and 512 channels"
+    )
 
 
 def main() -> None:

@@ -9,12 +9,13 @@ from typing import Any, NoReturn, TypeAlias
 
 from toolkit.errors import UserError, fault
 from toolkit.setup.dsjson import nearest
+from toolkit.setup.schema import LARGEST, OPTIMIZERS, SCHEDULES
 
 Kind: TypeAlias = Callable[[str], Any]
 
 
 def whole(low: int) -> Kind:
-    """An integer of at least `low`."""
+    """An integer of at least `low` that 64 bits hold."""
 
     def read(text: str) -> int:
         try:
@@ -23,6 +24,8 @@ def whole(low: int) -> Kind:
             raise ValueError("expected an integer") from None
         if value < low:
             raise ValueError(f"must be {low} or more")
+        if value > LARGEST:
+            raise ValueError(f"must be {LARGEST} or less")
         return value
 
     return read
@@ -36,7 +39,9 @@ def real(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
             value = float(text)
         except ValueError:
             raise ValueError("expected a number") from None
-        if not math.isfinite(value) or value < low or value >= high or (above and value == low):
+        if not math.isfinite(value):
+            raise ValueError("expected a finite number")
+        if value < low or value >= high or (above and value == low):
             raise ValueError(
                 f"must be {'above' if above else 'at least'} {low:g}" + f" and below {high:g}" * (high < math.inf)
             )
@@ -67,13 +72,7 @@ def switch(text: str) -> bool:
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the packaged one where left out"),
     ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
-    (
-        "data",
-        "dataset_name",
-        str,
-        None,
-        "a data set of the hub, or a folder of that form; the embedded sample if left out",
-    ),
+    ("data", "dataset_name", str, None, "a data set of the hub, or a folder of that form; else the embedded sample"),
     ("data", "dataset_config_name", str, None, "a configuration of it"),
     ("data", "train_file", str, None, "local csv, tsv, json, jsonl or parquet file"),
     ("data", "validation_file", str, None, "local file to evaluate on"),
@@ -91,17 +90,11 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("batch", "per_device_train_batch_size", whole(1), None, "samples of a micro-batch on one rank"),
     ("batch", "gradient_accumulation_steps", whole(1), None, "micro-batches of an optimizer step on one rank"),
     ("batch", "per_device_eval_batch_size", whole(1), 64, "samples of an evaluation batch on one rank"),
-    ("optimisation", "optimizer", one_of("sgd", "adam", "adamw"), "adamw", "sgd, adam or adamw"),
+    ("optimisation", "optimizer", one_of(*OPTIMIZERS), "adamw", "sgd, adam or adamw"),
     ("optimisation", "learning_rate", real(0), 1e-3, "peak learning rate, per optimizer step"),
     ("optimisation", "weight_decay", real(0), 0.0, "decay rate; decoupled for adamw"),
     ("optimisation", "momentum", real(0, 1), 0.9, "of sgd, in [0, 1)"),
-    (
-        "optimisation",
-        "lr_scheduler_type",
-        one_of("constant", "linear", "cosine"),
-        "linear",
-        "constant, linear or cosine",
-    ),
+    ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", "constant, linear or cosine"),
     ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),
     ("optimisation", "max_grad_norm", real(0), 1.0, "norm to which gradients are clipped; 0 is off"),
     ("optimisation", "num_train_epochs", whole(1), 3, "passes over the data"),
@@ -118,8 +111,10 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
 
 
 class _Parser(argparse.ArgumentParser):
+    faults: Sequence[str] = ()  # found before the one that ends the parse
+
     def error(self, message: str) -> NoReturn:
-        raise UserError(fault("arguments", " ".join(sys.argv[1:]), message, "see --help"))
+        raise UserError(*self.faults, fault("arguments", " ".join(sys.argv[1:]), message, "see --help"))
 
     def print_help(self, file: Any = None) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -137,7 +132,7 @@ def parse_arguments(
     """Parses and checks the command line.
 
     Args:
-        defaults: the script's own values in place of those in `ARGUMENTS`.
+        defaults: the script's own values in place of those in `ARGUMENTS` and of `extra`.
         extra: adds the script's own arguments to the group it is given.
         unused: names of arguments that the script has no use for, refused when typed and left out of --help.
 
@@ -146,13 +141,17 @@ def parse_arguments(
 
     Raises:
         UserError: one line for each unknown argument and each bad value.
+        ValueError: the script's author named an argument that there is not, or a default out of its range.
     """
     if "per_device_train_batch_size" in defaults:
         raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
     faults: list[str] = []
     parser = _Parser(description=description, allow_abbrev=False)
+    parser.faults = faults
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}
-    fallback = {name: defaults.get(name, default) for _, name, _, default, _ in ARGUMENTS}
+    fallback = {name: _default(name, kind, defaults.get(name, default)) for _, name, kind, default, _ in ARGUMENTS}
+    if strange := [name for name in unused if name not in fallback]:
+        raise ValueError(f"unused names no argument: {', '.join(strange)}")
     for group, name, kind, _, text in ARGUMENTS:
         shown = "" if fallback[name] is None else f" (default: {fallback[name]})".replace("%", "%%")
         several: dict[str, Any] = {"nargs": "?", "const": True} if kind is switch else {}
@@ -177,10 +176,21 @@ def parse_arguments(
     if extra is not None:
         extra(parser.add_argument_group("this script"))
     own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
-    for dest in own:
-        if own[dest].default is not argparse.SUPPRESS:
-            fallback[dest] = defaults.get(dest, own[dest].default)
-            own[dest].default = argparse.SUPPRESS
+    if strange := [name for name in defaults if name not in fallback and name not in own]:
+        raise ValueError(f"defaults name no argument: {', '.join(strange)}")
+    for dest, action in own.items():
+        kind = _own_kind(action)
+        if action.default is not argparse.SUPPRESS:
+            value = defaults.get(dest, action.default)
+            fallback[dest] = _default(dest, kind, value) if isinstance(value, str) else value
+            action.default = argparse.SUPPRESS
+        if action.nargs != 0:  # a flag takes no value
+            action.type = _collecting(
+                action.option_strings[0].lstrip("-") if action.option_strings else dest, kind, faults
+            )
+            if action.choices is not None:
+                action.metavar = action.metavar or f"{{{','.join(map(str, action.choices))}}}"
+                action.choices = None
     found, unknown = parser.parse_known_args(argv)
     options = [option for action in parser._actions for option in action.option_strings]
     for token in unknown:
@@ -201,6 +211,34 @@ def parse_arguments(
         raise UserError(*faults)
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
     return argparse.Namespace(**values, typed=typed, script=sys.argv[0])
+
+
+def _default(name: str, kind: Kind, value: Any) -> Any:
+    """A script's default as `kind` reads it; None is no value."""
+    try:
+        if kind is str and not isinstance(value, str | None):
+            raise ValueError("expected a string")
+        return None if value is None else kind(str(value))
+    except ValueError as error:
+        raise ValueError(f"default of {name}: {value!r}: {error}") from None
+
+
+def _own_kind(action: argparse.Action) -> Kind:
+    """Type and choices of a script's own argument as one kind."""
+    choices = action.choices
+
+    def read(text: str) -> Any:
+        try:
+            value = action_type(text) if callable(action_type) else text
+        except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
+            named = {int: "expected an integer", float: "expected a number"}
+            raise ValueError(named.get(action_type, str(error))) from None
+        if choices is not None and value not in choices:
+            one_of(*map(str, choices))(text)
+        return value
+
+    action_type: Any = action.type
+    return read
 
 
 def _collecting(name: str, kind: Kind, faults: list[str]) -> Kind:

@@ -25,6 +25,8 @@ def run(main: Callable[[], None]) -> NoReturn:
         _end_user_error(error)
     except KeyboardInterrupt:
         if _rank() == 0:
+            if "toolkit.monitor" in sys.modules:
+                sys.modules["toolkit.monitor"].record_end("interrupted")
             print("oneloop: interrupted", file=sys.stderr, flush=True)
         os._exit(130)
     except Exception as error:

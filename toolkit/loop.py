@@ -12,11 +12,13 @@ from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine
+from toolkit.errors import UserError, fault
+from toolkit.launch import say
 from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
 
 
-def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, float]:
+def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
     """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep the weights.
 
     Args:
@@ -31,8 +33,10 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     setup = engine.setup
     train, evaluation = loaders(engine, data, arguments)
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
+    if setup.num_warmup_steps >= total_steps:
+        say(f"num_warmup_steps {setup.num_warmup_steps} takes all {total_steps} steps: the peak is not reached")
 
-    scores: dict[str, float] = {}
+    scores: dict[str, Any] = {}
     samples = 0
     with Monitor(engine, arguments, total_steps) as monitor:
         for step, epoch, index, batches in _steps(train, total_steps):
@@ -47,20 +51,27 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             engine.set_lr(learning_rate)
             stats = engine.train_step(batches)  # forward, backward, clip, optimizer
             if step == 1:
+                engine.check_all_trained()
                 engine.check_ranks_agree()
             samples += len(train.sampler.global_batch(epoch, index))
             monitor.end(epoch, samples, learning_rate, stats)
 
+            if step == total_steps:
+                save_weights(engine, monitor.output_dir / "checkpoints" / f"step-{step:06d}")
             if evaluation is not None and (index + 1 == len(train) or step == total_steps):
                 scores = engine.evaluate(evaluation, metrics)
                 monitor.evaluated(scores)
-        save_weights(engine, monitor.output_dir / "checkpoints" / f"step-{total_steps:06d}")
     return scores
 
 
 def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, EvalLoader | None]:
     """This rank's share of the training and evaluation sets."""
     setup = engine.setup
+    for name, rows in (("train", data.train), ("evaluation", data.evaluation)):
+        if rows is not None and len(rows) == 0:
+            raise UserError(fault(f"data.{name}", 0, "has no rows", "give it some, or None for no evaluation"))
+    if setup.train_batch_size > len(data.train):
+        say(f"train_batch_size {setup.train_batch_size} is more than the {len(data.train)} rows: the rest is padding")
     sampler = Sampler(
         len(data.train),
         setup.train_batch_size,

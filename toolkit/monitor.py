@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import resource
@@ -11,6 +12,7 @@ import sys
 import time
 from datetime import datetime
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,12 +43,14 @@ class Monitor:
         self.engine, self.setup, self.arguments = engine, engine.setup, arguments
         self.total_steps = total_steps
         self.steps = 0
-        self.scores: dict[str, float] = {}
+        self.scores: dict[str, Any] = {}
         self.output_dir = _claim_output_dir(engine, arguments)
         self._writes = self.setup.rank == 0
         self._waiting: list[tuple[dict[str, Any], StepStats]] = []
         self._began = self._flushed = self._told = time.time()
+        self._flushed_samples = 0
         self._first_step: float | None = None
+        self._not_finite = False  # said once
         self._progress = Progress(
             TextColumn("[bold]step {task.completed}/{task.total}"),
             BarColumn(),
@@ -108,16 +112,16 @@ class Monitor:
         now = time.time()
         first, last = self._waiting[0][0], self._waiting[-1][0]
         per_step = (now - self._flushed) / len(self._waiting)
-        rate = self.setup.train_batch_size / per_step
+        rate = (last["samples"] - self._flushed_samples) / len(self._waiting) / per_step
         with self._metrics_file() as file:
             for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
                 numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
-                file.write(json.dumps(row | numbers) + "\n")
+                file.write(self._line(row | numbers))
         self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
-        self._flushed = now
+        self._flushed, self._flushed_samples = now, last["samples"]
         self._waiting.clear()
 
-    def evaluated(self, scores: dict[str, float]) -> None:
+    def evaluated(self, scores: dict[str, Any]) -> None:
         """An evaluation has ended; its time is not training time."""
         self.flush()
         self.scores = scores
@@ -125,7 +129,15 @@ class Monitor:
         if self._writes:
             row = {"step": self.steps} | {f"eval_{name}": value for name, value in scores.items()}
             with self._metrics_file() as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(self._line(row))
+
+    def _line(self, row: dict[str, Any]) -> str:
+        """A row as JSON, which has no NaN and no infinity: null, and said once."""
+        bad = [name for name, value in row.items() if _not_finite(value)]
+        if bad and not self._not_finite:
+            self._not_finite = True
+            say(f"{', '.join(bad)} not finite at step {row['step']}: null in metrics.jsonl")
+        return json.dumps({name: None if name in bad else value for name, value in row.items()}) + "\n"
 
     def _metrics_file(self) -> Any:
         return (self.output_dir / "metrics.jsonl").open("a", encoding="utf-8")
@@ -151,7 +163,7 @@ class Monitor:
             "obtained": self.engine.obtained,
             "steps": self.steps,
             "updates": self.engine.updates,
-            "metrics": self.scores,
+            "metrics": {name: None if _not_finite(value) else value for name, value in self.scores.items()},
             "seconds": time.time() - _process_start(),
             "seconds_to_first_step": self._first_step,
             "versions": {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
@@ -164,49 +176,68 @@ class Monitor:
         if not self._writes:
             return
         self._write_summary(peak_memory_bytes=peaks, error=None)
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(self.scores.items()))
+        numbers = {name: value for name, value in sorted(self.scores.items()) if isinstance(value, float)}
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         seconds = time.time() - self._began
         say(f"done: {scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
 
 
+def _not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
 def record_failure(error: BaseException) -> None:
     """One process has failed: say at which step, in summary.json and as the last line."""
-    step, rank = current.steps if current else 0, int(os.environ.get("RANK", "0"))
     lines = str(error).strip().splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    watch.record(current.output_dir if current else None, {"rank": rank, "step": step, "message": message})
+    step, rank = record_end(message), int(os.environ.get("RANK", "0"))
     print(f"{PREFIX}rank {rank} failed at step {step}: {message}", file=sys.stderr)
+
+
+def record_end(message: str) -> int:
+    """Write why the run ended before its end into summary.json; returns the step."""
+    step = current.steps if current else 0
+    cause = {"rank": int(os.environ.get("RANK", "0")), "step": step, "message": message}
+    watch.record(current.output_dir if current else None, cause)
+    return step
 
 
 def _claim_output_dir(engine: Engine, arguments: Any) -> Path:
     """Rank 0 makes the folder, or says why not; every rank gets the same answer."""
-    answer: str | UserError = ""
-    if engine.setup.rank == 0:
-        try:
-            answer = str(_make_output_dir(arguments))
-        except UserError as error:
-            answer = error
-    answer = engine.from_rank_0(answer)
-    if isinstance(answer, UserError):
-        raise answer
-    return Path(answer)
+    return Path(engine.on_rank_0(lambda: str(_make_output_dir(arguments))))
 
 
 def _make_output_dir(arguments: Any) -> Path:
-    default = Path("runs", f"{Path(arguments.script).stem}-{datetime.now():%Y%m%d-%H%M%S}")
-    folder = Path(arguments.output_dir or default)
-    if (folder / "summary.json").exists() or (folder / "metrics.jsonl").exists():
-        raise UserError(
-            fault("--output_dir", str(folder), "already holds a run, which would be overwritten", "name a new folder")
-        )
+    if arguments.output_dir is None:
+        return _new_default_dir(Path("runs", f"{Path(arguments.script).stem}-{datetime.now():%Y%m%d-%H%M%S}"))
+    folder = Path(arguments.output_dir)
     try:
+        held = [name for name in ("summary.json", "metrics.jsonl", "config", "checkpoints") if (folder / name).exists()]
+        if held:
+            reason = f"already holds {held[0]}, which would be overwritten"
+            raise UserError(fault("--output_dir", str(folder), reason, "name a new folder"))
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "metrics.jsonl").touch()
+        (folder / "metrics.jsonl").touch(exist_ok=False)  # two runs at once: the second is told
     except OSError as error:
         raise UserError(
             fault("--output_dir", str(folder), f"cannot be written ({error.strerror})", "name a folder you may write")
         ) from error
     return folder
+
+
+def _new_default_dir(folder: Path) -> Path:
+    """The folder, or the same with -2, -3, ... where other runs began in this second."""
+    for number in count(1):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            candidate.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            reason = f"cannot be made ({error.strerror})"
+            raise UserError(fault("--output_dir", str(candidate), reason, "name a folder you may write")) from error
+        return candidate
+    raise AssertionError("count() does not end")
 
 
 def _every_rank(value: int) -> list[int]:

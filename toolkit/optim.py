@@ -9,10 +9,17 @@ from typing import Any
 import torch
 
 from toolkit.setup import Setup
+from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 
 def optimizer_from(setup: Setup) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
-    """An `optimizer_fn` for `prepare`: SGD with momentum, Adam or AdamW as the setup says."""
+    """An `optimizer_fn` for `prepare`: SGD with momentum, Adam or AdamW as the setup says.
+
+    Raises:
+        ValueError: the setup names another optimizer.
+    """
+    if setup.optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer {setup.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
 
     def build(param_groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         lr, decay = setup.learning_rate, setup.weight_decay
@@ -31,7 +38,12 @@ def lr_at(updates: int, *, schedule: str, learning_rate: float, num_warmup_steps
     Warm-up rises from 0 in `num_warmup_steps` equal steps; then `constant`, `linear` to 0 at `total_steps`, or
     `cosine`, half a wave to 0 at `total_steps`: the formulas of transformers' `get_scheduler`, but for `constant`,
     which warms up too instead of passing over `num_warmup_steps`.
+
+    Raises:
+        ValueError: another schedule's name.
     """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
     if updates < num_warmup_steps:
         return learning_rate * updates / num_warmup_steps
     progress = (updates - num_warmup_steps) / max(1, total_steps - num_warmup_steps)

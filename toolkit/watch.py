@@ -86,17 +86,23 @@ class Watch:
                     self._leave(cause)
 
     def _end_by_signal(self, number: int) -> None:
-        if number not in (signal.SIGTERM, signal.SIGINT):
-            return
-        if number == signal.SIGINT and not self._stopped.wait(GRACE_SECONDS):  # the main thread is stuck
-            os._exit(130)
-        # A launcher sends SIGTERM when another rank has failed: tell why before this one goes too.
-        cause = self._wait_for_cause(DEAD_SECONDS + 1)
-        if cause:
-            self._leave(cause)
+        if number == signal.SIGINT:
+            if not self._stopped.wait(GRACE_SECONDS):  # the main thread is stuck
+                self._end("interrupted", 130)
+        elif number == signal.SIGTERM:
+            # A launcher sends it when another rank has failed: tell why before this one goes too.
+            cause = self._wait_for_cause(DEAD_SECONDS + 1)
+            if cause:
+                self._leave(cause)
+            self._end("ended by SIGTERM", 143)
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        """End at the user's wish: rank 0 tells it, and goes last, since it may keep the store."""
         if self.rank == 0:
-            print(f"oneloop: ended by SIGTERM at step {self.step}", file=sys.stderr, flush=True)
-        os._exit(143)
+            time.sleep(BEAT_SECONDS)
+            record(self.output_dir, {"rank": 0, "step": self.step, "message": message})
+            print(f"oneloop: {message} at step {self.step}", file=sys.stderr, flush=True)
+        os._exit(code)
 
     def _beat(self) -> None:
         self._store.set(f"{self._prefix}beat/{self.rank}", f"{time.monotonic()} {self.step}")

@@ -97,3 +97,12 @@ def test_parquet_keeps_class_names(tmp_path: Path) -> None:
     assert read.class_names == {"label": ["no", "yes"]}
     assert read.values("label") == [1, 0]
     assert read.take([1]).values("text") == ["b"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("a.json", "is not JSON"), ("a.jsonl", "line 1 is not JSON")])
+@pytest.mark.parametrize("row", ['{"a": ' * 100_000, '{"a": ' + "1" * 5000 + "}"], ids=["deep", "long"])
+def test_what_python_cannot_hold_is_a_line(tmp_path: Path, name: str, told: str, row: str) -> None:
+    (tmp_path / name).write_text(row if name == "a.jsonl" else f"[{row}]")
+    with pytest.raises(UserError) as caught:
+        read_file(str(tmp_path / name), "--train_file")
+    assert told in caught.value.lines[0]

@@ -204,3 +204,13 @@ def test_a_folder_without_an_evaluation_split(arguments: Given, tmp_path: Path) 
 def test_a_data_set_that_is_not_there(arguments: Given, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--dataset_name: '.*none': cannot be loaded"):
         load_tables(arguments(dataset_name=str(tmp_path / "none")), REVIEWS)
+
+
+@pytest.mark.parametrize("text", ["text,label\na,\nb,1\n", "text,label\na\n", "text,label\na,x\n"])
+def test_one_file_for_both_gives_its_line_once(arguments: Given, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_labelled(arguments(train_file=str(path), validation_file=f"{tmp_path}/./a.csv"), REVIEWS, TEXT)
+    same = {line.replace("/./", "/") for line in lines(caught)}
+    assert len(lines(caught)) == len(same) == 1

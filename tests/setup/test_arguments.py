@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.arguments import parse_arguments
+from toolkit.arguments import parse_arguments, real
 from toolkit.errors import UserError
 
 DEFAULTS = {"train_batch_size": 64, "learning_rate": 0.05, "optimizer": "sgd"}
@@ -65,9 +65,10 @@ def test_a_bare_deepspeed_names_no_json():
         ),
         (("--learning_rate", "-1"), "--learning_rate: '-1': must be at least 0; correct the value"),
         (("--learning_rate", "fast"), "--learning_rate: 'fast': expected a number; correct the value"),
-        (("--learning_rate", "nan"), "--learning_rate: 'nan': must be at least 0; correct the value"),
+        (("--learning_rate", "nan"), "--learning_rate: 'nan': expected a finite number; correct the value"),
         (("--dropout", "1"), "--dropout: '1': must be at least 0 and below 1; correct the value"),
         (("--num_train_epochs", "0"), "--num_train_epochs: '0': must be 1 or more; correct the value"),
+        (("--seed", str(2**63)), f"--seed: '{2**63}': must be {2**63 - 1} or less; correct the value"),
         (("--seed", "1.5"), "--seed: '1.5': expected an integer; correct the value"),
         (("--timeout", "0"), "--timeout: '0': must be above 0; correct the value"),
         (("--group_by_length", "maybe"), "--group_by_length: 'maybe': expected true or false; correct the value"),
@@ -104,7 +105,7 @@ def test_all_mistakes_are_told_at_once():
     ]
 
 
-@pytest.mark.parametrize("argv", [("--learning_rate",), ("--norm", "layer")])
+@pytest.mark.parametrize("argv", [("--learning_rate",), ("--norm",)])
 def test_argparses_own_errors_are_lines_too(argv):
     with pytest.raises(UserError) as caught:
         parse(*argv, extra=norm)
@@ -141,3 +142,46 @@ def test_an_argument_without_a_use_is_refused() -> None:
         )
     assert [line.partition(": ")[0] for line in caught.value.lines] == ["--max_length", "--momentum"]
     assert parse_arguments(["--momentum", "0.3", "--optimizer", "sgd"], description="", defaults={}).momentum == 0.3
+
+
+@pytest.mark.parametrize(
+    ("defaults", "unused", "words"),
+    [
+        ({"learning_rat": 1}, (), "defaults name no argument: learning_rat"),
+        ({}, ("max_lenght",), "unused names no argument: max_lenght"),
+        ({"learning_rate": -1}, (), "default of learning_rate: -1: must be at least 0"),
+        ({"train_batch_size": 2.5}, (), "default of train_batch_size: 2.5: expected an integer"),
+        ({"optimizer": "lion"}, (), "default of optimizer: 'lion': expected one of sgd, adam, adamw"),
+        ({"train_file": 3}, (), "default of train_file: 3: expected a string"),
+        ({"norm": "layer"}, (), "default of norm: 'layer': expected one of none, group, batch"),
+    ],
+)
+def test_a_scripts_mistake_in_its_defaults_is_its_authors_error(defaults, unused, words):
+    with pytest.raises(ValueError, match=words):
+        parse_arguments([], description="", defaults=defaults, extra=norm, unused=unused)
+
+
+def test_a_scripts_defaults_reach_its_own_arguments_too():
+    got = parse_arguments([], description="", defaults={"norm": "group", "width": 2, "max_length": None}, extra=norm)
+    assert (got.norm, got.width, got.max_length) == ("group", 2, None)
+
+
+def test_mistakes_in_a_scripts_own_arguments_are_told_with_the_others():
+    def own(group):
+        norm(group)
+        group.add_argument("--factor", type=real(0, above=True), default=1.0)
+
+    argv = ("--norm", "layer", "--width", "wide", "--factor", "inf", "--seed", "x", "--local_rank", "y")
+    expected = {
+        "--norm: 'layer': expected one of none, group, batch; correct the value",
+        "--width: 'wide': expected a number; correct the value",
+        "--factor: 'inf': expected a finite number; correct the value",
+        "--seed: 'x': expected an integer; correct the value",
+        "--local_rank: 'y': expected an integer; correct the value",
+    }
+    with pytest.raises(UserError) as caught:
+        parse(*argv, extra=own)
+    assert set(caught.value.lines) == expected
+    with pytest.raises(UserError) as caught:
+        parse("--seed", "x", "--learning_rate", extra=own)
+    assert [line.partition(":")[0] for line in caught.value.lines] == ["--seed", "arguments"]

@@ -24,6 +24,14 @@ def verdict(config):
         (b"[1,2]", "expected an object at line 1 column 1, got list"),
         (b'{\n"gradient_clipping": NaN}', "'NaN': is not JSON at line 2 column 22"),
         (b'{"gradient_clipping": Infinity}', "is not JSON"),
+        (
+            b'{"train_batch_size":\n ' + b"1" * 300 + b"}",
+            "(300 characters)': is more than 64 bits hold at line 2 column 2",
+        ),
+        (b'{"train_batch_size": ' + b"1" * 5000 + b"}", "(5000 characters)': is more than 64 bits hold"),
+        (b'{"seed": 9223372036854775808}', "'9223372036854775808': is more than 64 bits hold at line 1 column 10"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deep"),
+        (b"[" * 100_000, "nested too deep"),
         ('{"train_batch_size": 8}'.encode("utf-16"), "unreadable"),
     ],
 )
@@ -86,6 +94,22 @@ def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
         ({"communication_data_type": "fp16"}, ("communication_data_type", 'write "fp32"')),
         ({"pipeline": {"stage": 2}}, ("pipeline.stage", "stage belongs under zero_optimization")),
         ({"pipeline": {"stages": 2, "seed_layers": True}}, ("pipeline.seed_layers", "write false")),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "none", "pin_memry": True}}},
+            ("zero_optimization.offload_optimizer.pin_memry: True", "did you mean pin_memory?"),
+        ),
+        (
+            {"activation_checkpointing": {"partition_activation": False}},
+            ("activation_checkpointing.partition_activation: False", "did you mean partition_activations?"),
+        ),
+        ({"activation_checkpointing": {"enabled": False}}, ("activation_checkpointing.enabled: False", "unknown key")),
+        ({"scheduler": {"enabled": False}}, ("scheduler.enabled", "unknown key")),
+        ({"tensorboard": {"enabled": True}}, ("tensorboard.enabled", "trackers are not part of this version")),
+        ({"wandb": {"enabled": True}}, ("wandb.enabled", "trackers are not part of this version; write false")),
+        ({"comet": {"enabled": True}}, ("comet.enabled", "trackers are not part of this version")),
+        ({"csv_monitor": {"enabled": True}}, ("csv_monitor.enabled", "trackers are not part of this version")),
+        ({"train_batch_size": 10**400}, ("train_batch_size", "expected integer")),
+        ({"gradient_clipping": 10**400}, ("gradient_clipping", "expected number")),
     ],
 )
 def test_each_key_that_would_be_ignored_or_misread_is_refused(config, words):
@@ -104,7 +128,11 @@ def test_each_key_that_would_be_ignored_or_misread_is_refused(config, words):
         {"fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 2}, "bf16": {"enabled": False}},
         {"activation_checkpointing": {"partition_activations": False, "number_checkpoints": None}},
         {"autotuning": {"enabled": False, "fast": True}},
-        {"tensorboard": {"enabled": True, "output_path": "tb"}, "flops_profiler": {"enabled": False}},
+        {
+            "tensorboard": {"enabled": False, "output_path": "tb"},
+            "comet": {"enabled": False, "project": "a"},
+            "flops_profiler": {"enabled": False},
+        },
     ],
 )
 def test_keys_that_tune_log_or_switch_nothing_on_pass(config):

@@ -44,7 +44,7 @@ def class_ids(train: Table, evaluation: Table, column: str) -> tuple[list[int], 
         except UserError as error:
             faults.extend(error.lines)
     if faults:
-        raise UserError(*faults)
+        raise UserError(*dict.fromkeys(faults))  # both tables may be one file
     names = train.class_names.get(column) or _in_order(set(keys[0]))
     if len(names) < 2:
         reason = f"all rows of {train.name} have the label {names[0]!r}"

@@ -134,7 +134,7 @@ def _read_json(file: Path, text: str) -> Table:
     if text.lstrip().startswith("["):
         try:
             rows = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _Unreadable(f"is not JSON: {error}", "correct it there") from error
     else:
         rows, lines = [], []
@@ -143,7 +143,7 @@ def _read_json(file: Path, text: str) -> Table:
             if line.strip():
                 try:
                     rows.append(json.loads(line))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     reason = f"line {number} is not JSON: {error}"
                     raise _Unreadable(reason, "give one object on each line, or one list of objects") from error
                 lines.append(number)

@@ -14,16 +14,8 @@ from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
 from toolkit.engines import group
-from toolkit.engines.base import (
-    Engine,
-    LossFn,
-    OptimizerFn,
-    StepStats,
-    on_device,
-    parameter_groups,
-    saved_buffers,
-    take,
-)
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers
+from toolkit.engines.batches import on_device, take
 from toolkit.setup import Setup
 
 NORM_ROW = 4096

@@ -7,8 +7,7 @@ written in steps runs unchanged under one process, DDP, ZeRO and pipeline.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
+from toolkit.engines.batches import logits_of
 from toolkit.errors import UserError, fault
 from toolkit.setup import Setup
 
@@ -47,7 +47,14 @@ class Engine(ABC):
         self._loss_fn = loss_fn
         # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self._dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
+        # Names whose gradient no backward pass has reached, until `check_all_trained` has looked.
+        self._untrained = {name for name, parameter in self._parameters.items() if parameter.requires_grad}
+        self._hooks = [
+            self._parameters[name].register_hook(lambda _, name=name: self._untrained.discard(name))
+            for name in sorted(self._untrained)
+        ]
         self._buffers = dict(saved_buffers(model))
         # Whether a row's result depends on the other rows of its micro-batch.
         self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
@@ -97,7 +104,7 @@ class Engine(ABC):
     def close(self) -> None:  # noqa: B027 - optional: engines without global state need nothing
         """Release what the libraries keep globally, so that another engine may follow in this process."""
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Any] = ()) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Any] = ()) -> dict[str, Any]:
         """Mean loss and metrics over all samples, each counted once, equal on every rank.
 
         Args:
@@ -110,15 +117,7 @@ class Engine(ABC):
         self.sync_buffers()
         rows = self._gather_rows(self._evaluate_rows(batches))
         rows = rows[rows[:, 0].argsort()]  # by sample id: the same sums and counts for any number of ranks
-        scores: dict[str, float] = {}
-        if self.setup.rank == 0:
-            columns = rows.cpu()
-            whole = bool((columns[:, 2:] == columns[:, 2:].round()).all())
-            predictions, references = (columns[:, i].long() if whole else columns[:, i] for i in (2, 3))
-            scores["loss"] = columns[:, 1].mean().item()
-            for metric in metrics:
-                scores |= metric.compute(predictions=predictions.tolist(), references=references.tolist())
-        return self.from_rank_0(scores)
+        return self.on_rank_0(lambda: _scores(rows.cpu(), metrics))
 
     def sync_buffers(self) -> None:
         """Make buffers equal on all data-parallel ranks: the mean, or rank 0's value for integers.
@@ -164,6 +163,19 @@ class Engine(ABC):
             raise ValueError(f"no tensors for {', '.join(missing)}")
         self._refresh_masters()
 
+    def check_all_trained(self) -> None:
+        """Raise UserError if the first step left out a parameter that should train.
+
+        One process skips it, ZeRO decays it with a gradient of zero, and DDP stops to average: three different models.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        left_out = sorted(self._untrained & self._parameters.keys())
+        if left_out:
+            reason = "no part of the loss depends on it, and setups would treat it differently"
+            remedy = "freeze it with requires_grad_(False), or use it"
+            raise UserError(*(fault("model", name, reason, remedy) for name in left_out))
+
     def check_ranks_agree(self) -> None:
         """Raise RuntimeError unless all data-parallel ranks hold equal weights: ranks that train alone drift apart.
 
@@ -175,7 +187,8 @@ class Engine(ABC):
         sums = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(sums, mine, group=self._data_parallel_group())
         for rank, other in enumerate(sums):
-            if not torch.equal(other, mine):
+            # Bits, not values: NaN is not equal to itself, and ranks that agree on it do not train alone.
+            if not torch.equal(other.view(torch.int64), mine.view(torch.int64)):
                 raise RuntimeError(
                     f"data-parallel ranks {self.rank} and {rank} hold different weights after step 1: they train alone"
                 )
@@ -198,12 +211,18 @@ class Engine(ABC):
         dist.all_gather(parts, padded)
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
 
-    def from_rank_0(self, value: Any) -> Any:
-        """Rank 0's value on every rank. Collective."""
-        if not dist.is_initialized():
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+    def on_rank_0(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns on rank 0, on every rank; its UserError is raised on all. Collective."""
+        box: list[Any] = [None]
+        if self.setup.rank == 0:
+            try:
+                box[0] = work()
+            except UserError as error:
+                box[0] = error
+        if dist.is_initialized():
+            dist.broadcast_object_list(box, src=0, device=self.device)
+        if isinstance(box[0], UserError):
+            raise box[0]
         return box[0]
 
     def _losses(self, outputs: Any, targets: Tensor) -> Tensor:
@@ -224,7 +243,7 @@ class Engine(ABC):
         logits = logits_of(outputs)
         losses = self._losses(logits, batch.targets)
         predictions = logits.argmax(-1) if logits.dim() == 2 and logits.shape[1] > 1 else logits.reshape(len(logits))
-        columns = (batch.ids, losses, predictions, batch.targets)
+        columns = (batch.ids, losses, predictions, batch.targets.reshape(len(losses)))
         return torch.stack([column.detach().double() for column in columns], dim=1)[batch.weights > 0]
 
     def _scale(self, batch: Batch) -> float:
@@ -237,37 +256,28 @@ class Engine(ABC):
         return self.size * self.setup.gradient_accumulation_steps / batch.total
 
 
-def logits_of(outputs: Any) -> Any:
-    """The logits of a transformers output, or the outputs themselves."""
-    return outputs.logits if hasattr(outputs, "logits") else outputs
+def _scores(rows: Tensor, metrics: Sequence[Any]) -> dict[str, Any]:
+    """Mean loss and metrics of the rows of `_evaluate_rows`, all of them."""
+    whole = bool((rows[:, 2:] == rows[:, 2:].round()).all())
+    predictions, references = ((rows[:, i].long() if whole else rows[:, i]).tolist() for i in (2, 3))
+    scores: dict[str, Any] = {"loss": rows[:, 1].mean().item()}
+    for metric in metrics:
+        scores |= _plain(metric, metric.compute(predictions=predictions, references=references))
+    return scores
 
 
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on the device, without waiting where the memory is pinned."""
-
-    def move(value: Tensor) -> Tensor:
-        return value.to(device, non_blocking=True)
-
-    inputs: Any = batch.inputs
-    if isinstance(inputs, Mapping):
-        inputs = {name: move(value) for name, value in inputs.items()}
-    else:
-        inputs = tuple(move(value) for value in inputs)
-    return Batch(inputs, move(batch.targets), move(batch.weights), batch.total, move(batch.ids))
-
-
-def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Exactly `count` micro-batches, one after another.
+def _plain(metric: Any, scores: Any) -> dict[str, Any]:
+    """What a metric returned, by name: floats, and lists where it returned arrays or lists.
 
     Raises:
-        RuntimeError: there are fewer.
+        UserError: it returned something else.
     """
-    taken = 0
-    for batch in islice(batches, count):
-        taken += 1
-        yield batch
-    if taken < count:
-        raise RuntimeError(f"a step takes {count} micro-batches, the loader gave {taken}")
+    if isinstance(scores, dict):
+        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in scores.items()}
+        if all(isinstance(value, int | float | list) for value in plain.values()):
+            return {name: value if isinstance(value, list) else float(value) for name, value in plain.items()}
+    reason = "compute() must return a number or a list for each name"
+    raise UserError(fault(f"metrics: {type(metric).__name__}", scores, reason, "return {name: value}"))
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:

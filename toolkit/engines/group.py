@@ -45,7 +45,13 @@ def start(setup: Setup) -> None:
         timeout = timedelta(seconds=setup.timeout)
         # Groups that DeepSpeed makes later take this default, 30 minutes, and not the first group's.
         dist.distributed_c10d.default_pg_timeout = dist.distributed_c10d.default_pg_nccl_timeout = timeout
-        dist.init_process_group(backend, timeout=timeout)
+        try:
+            dist.init_process_group(backend, timeout=timeout)
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+            remedy = "give the launcher another: --master_port, or accelerate's --main_process_port"
+            raise UserError(fault("MASTER_PORT", os.environ["MASTER_PORT"], "is in use", remedy)) from None
         watch.start(setup.rank, setup.world_size, setup.timeout)
     met = dist.get_world_size() if dist.is_initialized() else 1
     if met != setup.world_size:

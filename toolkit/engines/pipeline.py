@@ -14,7 +14,8 @@ from deepspeed.utils import groups
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers, take
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers
+from toolkit.engines.batches import take
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.setup import Setup
@@ -124,7 +125,7 @@ class PipelineEngine(Engine):
         elif owner == self.setup.rank:
             tensor = self._parameters[name].detach().clone()
         else:
-            tensor = torch.empty(self._shapes[name], dtype=torch.float32, device=self.device)
+            tensor = torch.empty(self._shapes[name], dtype=self._dtypes[name], device=self.device)
         dist.broadcast(tensor, src=owner)
         return tensor.cpu()
 
@@ -206,8 +207,10 @@ def _layers(model: nn.Module, setup: Setup) -> list[nn.Module]:
         origin = setup.origins.get("partition", "pipeline.partition")
         reason = f"no layer's class matches; {kind} has {', '.join(dict.fromkeys(kinds))}"
         raise UserError(fault(origin, setup.partition, reason, "write one of these, uniform or parameters"))
-    reached = {id(parameter) for layer in layers for parameter in layer.parameters()}
-    left_out = [name for name, parameter in model.named_parameters() if id(parameter) not in reached]
+    reached = {id(tensor) for layer in layers for tensor in (*layer.parameters(), *layer.buffers())}
+    left_out = [
+        name for name, tensor in (*model.named_parameters(), *saved_buffers(model)) if id(tensor) not in reached
+    ]
     if left_out:
         raise UserError(
             fault("model", kind, f"pipeline_layers() leaves out {', '.join(left_out)}", "name every layer once")

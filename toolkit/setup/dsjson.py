@@ -6,9 +6,9 @@ DeepSpeed itself reads hjson (comments, trailing commas), Accelerate reads json 
 import copy
 import difflib
 import json
-import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,10 @@ class DeepSpeedFile:
     def where(self, key: str) -> str:
         return f"{self.path}: {self.names.get(key, key)}"
 
+    def shown(self, key: str, value: Any) -> Any:
+        """The value as the user wrote it: a field of a YAML gives the device of an offload section alone."""
+        return value["device"] if key in self.names and isinstance(value, Mapping) else value
+
     def get(self, key: str) -> Any:
         """The value at a dotted key path; None where it is absent or "auto"."""
         node: Any = self.config
@@ -66,7 +70,11 @@ def read_deepspeed_json(path: str) -> dict[str, Any]:
     if not text.strip():
         raise UserError(fault(path, "", "the file is empty (line 1 column 1)", "write {} or a DeepSpeed configuration"))
     try:
-        config = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        config = json.loads(
+            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_short_integer
+        )
+    except RecursionError:
+        raise UserError(fault(path, text[:20] + "...", "nested too deep", "write a DeepSpeed configuration")) from None
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1].strip() if error.lineno <= len(text.splitlines()) else ""
         reason = f"{error.msg} at line {error.lineno} column {error.colno}"
@@ -76,7 +84,12 @@ def read_deepspeed_json(path: str) -> dict[str, Any]:
     except _Refused as refused:
         spot = _position(text, refused.pattern, refused.last)
         raise UserError(
-            fault(f"{path}: {refused.key}", refused.value, f"{refused.reason} at {spot}", refused.remedy)
+            fault(
+                f"{path}: {refused.key}" if refused.key else path,
+                refused.value,
+                f"{refused.reason} at {spot}",
+                refused.remedy,
+            )
         ) from None
     if not isinstance(config, dict):
         kind = type(config).__name__
@@ -112,6 +125,13 @@ def _no_constant(name: str) -> Any:
     raise _Refused("", name, "is not JSON", "write a finite number", re.escape(name), False)
 
 
+def _short_integer(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > schema.LARGEST:
+        shown = text if len(text) <= 20 else f"{text[:10]}... ({len(text)} characters)"
+        raise _Refused("", shown, "is more than 64 bits hold", "write a smaller number", re.escape(text), False)
+    return int(text)
+
+
 def _position(text: str, pattern: str, last: bool) -> str:
     matches = list(re.finditer(pattern, text))
     start = matches[-1 if last else 0].start() if matches else 0
@@ -145,7 +165,11 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, st
         return [fault(where, value, "an older name", f"write {schema.RENAMED[key]}")]
     if key in schema.NOT_TAKEN:
         reason, remedy = schema.NOT_TAKEN[key]
-        return [] if switches_nothing_on(value) else [fault(where, value, reason, remedy)]
+        unknown = _nested_faults(file, key, value)
+        remedy = "remove it" if key in file.names else remedy
+        return (
+            unknown if switches_nothing_on(value) else [fault(where, file.shown(key, value), reason, remedy), *unknown]
+        )
     if name not in known:
         return [fault(where, value, "unknown key, it would be ignored", _remedy(name, key, known))]
     if value == "auto" and (key in schema.AUTO):
@@ -158,6 +182,20 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, st
         right, reason = schema.FIXED[key]
         return [fault(where, value, reason, f"write {json.dumps(right)} or remove the key")]
     return []
+
+
+def _nested_faults(file: DeepSpeedFile, key: str, section: Any) -> list[str]:
+    """Unknown keys in a section that is not taken: it may be off by a typo only."""
+    known = schema.NESTED.get(key)
+    if not isinstance(section, Mapping) or known is None:
+        return []
+    return [
+        fault(
+            file.where(f"{key}.{name}"), value, "unknown key, it would be ignored", nearest(name, known) or "remove it"
+        )
+        for name, value in section.items()
+        if name not in known
+    ]
 
 
 def switches_nothing_on(section: Any) -> bool:
@@ -173,9 +211,10 @@ def _is_kind(value: Any, kind: str) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
         case "positive" | "whole":
-            return number and math.isfinite(value) and value == int(value) and value >= (kind == "positive")
+            whole = number and abs(value) <= schema.LARGEST and value == int(value)
+            return whole and value >= (kind == "positive")
         case "number":
-            return number and math.isfinite(value) and value >= 0
+            return number and 0 <= value <= sys.float_info.max
         case "any":
             return True
         case "object":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.errors import fault
+from toolkit.setup.accelerate_file import other_options, read_yaml, unused_options
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile, nearest
 
@@ -101,7 +102,7 @@ def _accelerate(
 ) -> tuple[Launch, list[str]]:
     options = _options(parent, script)
     yaml = "" if options is None else options.get("config_file", "") or _default_file(environ, options)
-    settings, faults = _read_yaml(yaml) if yaml else ({}, [])
+    settings, faults = read_yaml(yaml) if yaml else ({}, [])
     options = options or {}
     processes = kind = None
     if "num_processes" in options:
@@ -123,6 +124,11 @@ def _accelerate(
                 nearest(name, [*INLINE, *_LAUNCH_FIELDS]),
             )
             faults.append(fault(where, fields.get(name), "unknown key, Accelerate ignores it", remedy or "remove it"))
+
+    faults += other_options(options)
+    # A launch that asked for DeepSpeed and did not get it has its own line, of `check_obtained`.
+    if not deepspeed and (kind is None or kind.value != "DEEPSPEED"):
+        faults += unused_options(options, fields, f"{yaml}: deepspeed_config", {*INLINE, *_LAUNCH_FIELDS})
 
     def origin(name: str) -> str:
         if name in options:
@@ -208,8 +214,9 @@ def _options(parent: Sequence[str], script: str) -> dict[str, str] | None:
     if not starts:
         return None
     tokens = list(parent[starts[0] + 1 :])
-    if script in tokens:
-        tokens = tokens[: tokens.index(script)]
+    modules = [n + 1 for n, token in enumerate(tokens[:-1]) if token in ("-m", "--module")]
+    scripts = [n for n, token in enumerate(tokens) if token == script or token == os.path.basename(script)]
+    tokens = tokens[: min([*modules, *scripts], default=len(tokens))]
     options: dict[str, str] = {}
     for token, following in zip(tokens, [*tokens[1:], "--"], strict=False):
         if token.startswith("--"):
@@ -224,19 +231,6 @@ def _default_file(environ: Mapping[str, str], options: Mapping[str, str]) -> str
     home = os.path.expanduser(environ.get("HF_HOME", os.path.join(cache, "huggingface")))
     path = os.path.join(home, "accelerate", "default_config.yaml")
     return path if os.path.isfile(path) and "cpu" not in options else ""
-
-
-def _read_yaml(path: str) -> tuple[dict[str, Any], list[str]]:
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        return {}, [fault(path, "unreadable", " ".join(str(error).split()), "give a readable Accelerate YAML")]
-    if not isinstance(settings, dict):
-        return {}, [fault(path, settings, "expected a mapping of keys", "run `accelerate config` or copy a preset")]
-    return settings, []
 
 
 def _beside(path: str, yaml: str) -> str:

@@ -1,7 +1,6 @@
 """From one process's launcher, files and arguments to its `Setup`."""
 
 import os
-import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +8,12 @@ from typing import Any
 from toolkit.errors import UserError, fault
 from toolkit.setup import schema
 from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given
+from toolkit.setup.checks import optimizer_faults, partition_fault
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, read_deepspeed_json
 from toolkit.setup.launcher import Launch, check_obtained, inline_file, read_launch
 from toolkit.setup.settled import VALUES, Setup, settle
 
 BATCH_ARGUMENTS = {GLOBAL: GLOBAL, "per_device_train_batch_size": MICRO, ACCUMULATION: ACCUMULATION}
-OPTIMIZERS = ("sgd", "adam", "adamw")
 # Micro-batches of a step where a pipeline's JSON says "auto": with one, all stages but one are idle.
 PIPELINE_MICRO_BATCHES = 4
 
@@ -107,6 +106,7 @@ def _strategy(
     pipeline = file.config.get("pipeline")
     if pipeline is not None:
         where = file.where("pipeline.stages")
+        partition = _partition(file, faults, notes)
         stages = Given(int(file.get("pipeline.stages") or launch.world_size), where)
         if file.get("pipeline.stages") is None:
             notes.append(f"{where}: one stage a rank, {stages.value}")
@@ -121,8 +121,9 @@ def _strategy(
                 notes.append(
                     f"{stage_where} 0 runs as ZeRO-1: without it the clipping norm would count one stage alone"
                 )
-            return Given("pipeline", where), stages, _partition(file, faults, notes)
+            return Given("pipeline", where), stages, partition
         notes.append(f"{where} 1 is no pipeline")
+        partition = Given("parameters", "default")
     if stage > 0:
         return Given(f"zero{stage}", stage_where), one, partition
     taken = {
@@ -150,14 +151,8 @@ def _partition(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> Give
     if value.lower() == "best":
         notes.append(f"{where} best is taken as parameters: layers are cut so that stages hold equally many")
         return Given("parameters", where)
-    kind, _, pattern = value.partition(":")
-    if kind == "type" and pattern:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            faults.append(fault(where, value, f"not a regular expression: {error}", "correct it"))
-    elif value not in ("parameters", "uniform"):
-        faults.append(fault(where, value, "unknown", "one of parameters, uniform, type:REGEX"))
+    if line := partition_fault(where, value):
+        faults.append(line)
     return Given(value, where)
 
 
@@ -251,22 +246,19 @@ def _values(arguments: Namespace, file: DeepSpeedFile | None, faults: list[str],
             written = _optimizer(file, faults, notes)
         default = Given(getattr(arguments, name, fallback), "script's default")
         values[name] = _choose(_typed(arguments, name), written, default, faults)
+    if file is not None:
+        faults += optimizer_faults(file, values["optimizer"].value)
     return values
 
 
 def _optimizer(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> Given | None:
     """The JSON's optimizer by --optimizer's names. DeepSpeed's Adam decays as AdamW unless adam_w_mode is false."""
-    for name, right in schema.FIXED_OPTIMIZER_PARAMS.items():
-        value = file.get(f"optimizer.params.{name}")
-        if value is not None and value != right:
-            where = file.where(f"optimizer.params.{name}")
-            faults.append(fault(where, value, f"the optimizers here use {right}", 'write that, "auto", or remove it'))
     value = file.get("optimizer.type")
     if value is None:
         return None
     where, name = file.where("optimizer.type"), value.lower()
-    if name not in OPTIMIZERS:
-        faults.append(fault(where, value, "not an optimizer of oneloop", f"one of {', '.join(OPTIMIZERS)}"))
+    if name not in schema.OPTIMIZERS:
+        faults.append(fault(where, value, "not an optimizer of oneloop", f"one of {', '.join(schema.OPTIMIZERS)}"))
         return None
     if name == "adam" and file.get("optimizer.params.adam_w_mode") is not False:
         notes.append(f"{where} {value} is AdamW, as in DeepSpeed; adam_w_mode: false gives Adam")

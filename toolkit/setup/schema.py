@@ -3,6 +3,11 @@
 DeepSpeed 0.19.8 accepts unknown top-level keys without a word and ignores them, so every key it reads stands here.
 """
 
+# The names of --optimizer and --lr_scheduler_type.
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "linear", "cosine")
+LARGEST = 2**63 - 1  # of any integer: what 64 bits hold
+
 
 def _kinds(**names: str) -> dict[str, str]:
     """{key: kind} from kind="key key": positive (integer >= 1), whole (integer >= 0), number (>= 0), bool, text, ..."""
@@ -60,6 +65,11 @@ SECTIONS: dict[str, dict[str, str]] = {
     "tensorboard": _kinds(bool="enabled", text="output_path job_name"),
     "csv_monitor": _kinds(bool="enabled", text="output_path job_name"),
     "wandb": _kinds(bool="enabled", any="group team", text="project"),
+    "comet": _kinds(
+        bool="enabled",
+        any="project workspace api_key experiment_name experiment_key online mode",
+        positive="samples_log_interval",
+    ),
 }
 
 OPTIMIZER_PARAMS = _kinds(
@@ -67,6 +77,12 @@ OPTIMIZER_PARAMS = _kinds(
     list="betas",
     bool="adam_w_mode torch_adam bias_correction amsgrad nesterov",
 )
+# Those that not every optimizer has.
+_ADAMS = ("adam", "adamw")
+OPTIMIZERS_WITH: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("momentum", "dampening", "nesterov"), ("sgd",)),
+    **dict.fromkeys(("betas", "eps", "adam_w_mode", "torch_adam", "bias_correction", "amsgrad"), _ADAMS),
+}
 # What the toolkit's optimizers use, torch's own defaults. Another value would be dropped without a word.
 FIXED_OPTIMIZER_PARAMS: dict[str, object] = {
     "betas": [0.9, 0.999],
@@ -101,6 +117,10 @@ FIXED: dict[str, tuple[object, str]] = {
     "zero_optimization.zero_quantized_nontrainable_weights": (False, _ZERO_PP),
     "zero_optimization.zero_quantized_gradients": (False, _ZERO_PP),
     "zero_optimization.save_muon_momentum_buffer_in_memory": (False, "Muon is not one of --optimizer's names"),
+    **{
+        f"{tracker}.enabled": (False, "trackers are not part of this version")
+        for tracker in ("tensorboard", "wandb", "comet", "csv_monitor")
+    },
     "pipeline.seed_layers": (False, "weights come from the script's model, the same in every setup"),
     "pipeline.activation_checkpoint_interval": (0, _RECOMPUTE),
     "pipeline.use_reentrant": (True, _RECOMPUTE),
@@ -137,7 +157,27 @@ NOT_TAKEN: dict[str, tuple[str, str]] = {
 } | {
     name: (f"{name} is not part of this version", "remove the section")
     for name in """tensor_parallel autotuning data_efficiency hybrid_engine weight_quantization compile timers
-        datastates_ckpt expert_parallel aio comet""".split()
+        datastates_ckpt expert_parallel aio""".split()
+}
+
+# Keys of those sections as DeepSpeed 0.19.8 reads them. Sections that are not here have deeper forms of their own.
+NESTED: dict[str, frozenset[str]] = {
+    name: frozenset(keys.split())
+    for name, keys in {
+        "scheduler": "type params",
+        "activation_checkpointing": """partition_activations number_checkpoints contiguous_memory_optimization
+            cpu_checkpointing profile synchronize_checkpoint_boundary""",
+        "torch_autocast": "enabled dtype lower_precision_safe_modules",
+        "data_types": "grad_accum_dtype",
+        "checkpoint": "tag_validation load_universal use_node_local_storage parallel_write writer",
+        "aio": "block_size queue_depth intra_op_parallelism single_submit overlap_events use_gds",
+        "hybrid_engine": """enabled max_out_tokens inference_tp_size release_inference_cache pin_parameters
+            tp_gather_partition_size enable_cuda_graph""",
+        "zero_optimization.offload_param": "device nvme_path buffer_count buffer_size max_in_cpu pin_memory",
+        "zero_optimization.offload_optimizer": """device nvme_path buffer_count pin_memory pipeline_read pipeline_write
+            fast_init ratio super_offload cpuadam_cores_perc""",
+        "zero_optimization.leaf_module": "classes names name_suffixes",
+    }.items()
 }
 
 REMOVED = frozenset(

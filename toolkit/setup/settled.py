@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given, settle_batch
+from toolkit.setup.checks import build_faults, owned_faults
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config
 from toolkit.setup.launcher import Launch
 
@@ -109,7 +110,7 @@ class Setup:
         Args:
             stages: of a pipeline; all ranks where None.
             default_train_batch_size: yields to the three batch numbers, and is padded where it does not divide.
-            deepspeed: further keys of DeepSpeed's JSON.
+            deepspeed: further keys of DeepSpeed's JSON; those that the other arguments decide are refused.
             values: max_grad_norm, optimizer, learning_rate, ... as in `VALUES`, whose defaults they replace.
         """
         if strategy not in STRATEGIES:
@@ -127,8 +128,10 @@ class Setup:
             MICRO: train_micro_batch_size_per_gpu,
             ACCUMULATION: gradient_accumulation_steps,
         }
+        given = {key: value for key, value in batch.items() if value is not None}
         file = DeepSpeedFile(by_hand, deepspeed or {})
-        faults = check_keys(file)
+        faults = build_faults(strategy, world_size, rank, partition, {**given, **values}) + check_keys(file)
+        faults = faults or owned_faults(file, strategy, ZERO_STAGE.get(strategy))
         if faults:
             raise UserError(*faults)
         if stages is None:
@@ -139,7 +142,7 @@ class Setup:
             Given(strategy, by_hand),
             Given(stages, by_hand),
             Given(partition, by_hand),
-            {key: Given(value, f"{by_hand}: {key}") for key, value in batch.items() if value is not None},
+            {key: Given(value, f"{by_hand}: {key}") for key, value in given.items()},
             Given(default_train_batch_size, "default"),
             {name: Given(values.get(name, default), by_hand) for name, default in VALUES.items()},
             file,

@@ -1,0 +1,147 @@
+"""`fit` in one process: what it refuses, what it says, and what the run leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import toolkit
+from toolkit import monitor
+from toolkit.errors import UserError
+
+Run = Callable[..., Path]
+
+
+class Line(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(2, 1)
+        self.unused = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, 2] -> [B, 1]
+        return self.used(x)
+
+
+class Metric:
+    """Returns what it was given, in the place of an `evaluate.Metric`."""
+
+    def __init__(self, scores: Any) -> None:
+        self.scores = scores
+
+    def compute(self, **_: Any) -> Any:
+        return self.scores
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(-1) - targets.reshape(-1)) ** 2
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def train(
+        *argv: str, model: Any = None, rows: int = 20, metrics: Any = (), x: float = 1.0, held_out: int = 5
+    ) -> Path:
+        folder = tmp_path / "run"
+        arguments = toolkit.parse_arguments(["--output_dir", str(folder), *argv], description="", defaults={})
+        setup = toolkit.Setup.build(
+            strategy="single",
+            launcher="python",
+            use_cpu=True,
+            train_batch_size=8,
+            learning_rate=0.1,
+            optimizer="sgd",
+            num_warmup_steps=arguments.num_warmup_steps,
+        )
+        inputs, targets = torch.full((rows, 2), x), torch.ones(rows, 1)
+        data = toolkit.Data(TensorDataset(inputs, targets), TensorDataset(inputs[:held_out], targets[:held_out]))
+        build = model or (lambda: nn.Linear(2, 1))
+        engine = toolkit.prepare(build, squared_error, toolkit.optimizer_from(setup), setup)
+        toolkit.fit(engine, data, arguments, metrics)
+        return folder
+
+    return train
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_a_row_a_step_in_order(run: Run) -> None:
+    rows = rows_of(run("--num_train_epochs", "2"))
+    steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert [row["samples"] for row in steps] == [8, 16, 20, 28, 36, 40]
+    assert [row["updates"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in steps] == [0, 0, 0, 1, 1, 1]
+    assert [row["step"] for row in rows if "eval_loss" in row] == [3, 6]
+
+
+def test_a_parameter_that_no_loss_depends_on_is_refused_by_name(run: Run) -> None:
+    with pytest.raises(UserError) as caught:
+        run(model=Line)
+    assert [line.partition(": no part")[0] for line in caught.value.lines] == [
+        "model: 'unused.bias'",
+        "model: 'unused.weight'",
+    ]
+
+
+def test_a_frozen_parameter_is_fine(run: Run) -> None:
+    def frozen() -> nn.Module:
+        model = Line()
+        model.unused.requires_grad_(False)
+        return model
+
+    assert (run(model=frozen) / "checkpoints" / "step-000009" / "model.safetensors").exists()
+
+
+def test_a_loss_that_is_not_finite_is_null_and_said_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = run("--max_train_steps", "2", x=float("nan"))
+    assert [row["loss"] for row in rows_of(folder) if "loss" in row] == [None, None]
+    assert json.loads((folder / "summary.json").read_text())["metrics"]["loss"] is None
+    assert capfd.readouterr().err.count("not finite at step 1") == 1
+
+
+@pytest.mark.parametrize("value, kept", [(torch.tensor(0.5), 0.5), (1, 1.0), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])])
+def test_what_a_metric_returns_is_kept(run: Run, value: Any, kept: Any) -> None:
+    folder = run("--max_train_steps", "1", metrics=[Metric({"score": value})])
+    assert json.loads((folder / "summary.json").read_text())["metrics"]["score"] == kept
+
+
+@pytest.mark.parametrize("value", [None, {"score": "good"}, 0.5])
+def test_a_metric_without_numbers_by_name_is_refused_after_the_weights_are_kept(
+    run: Run, tmp_path: Path, value: Any
+) -> None:
+    with pytest.raises(UserError, match="metrics: Metric"):
+        run("--max_train_steps", "1", metrics=[Metric(value)])
+    assert (tmp_path / "run" / "checkpoints" / "step-000001" / "model.safetensors").exists()
+
+
+def test_an_empty_evaluation_set_is_refused(run: Run) -> None:
+    with pytest.raises(UserError, match="data.evaluation: 0: has no rows"):
+        run(held_out=0)
+
+
+def test_what_never_takes_effect_is_said(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    run("--num_warmup_steps", "50", "--max_train_steps", "2", rows=6)
+    told = capfd.readouterr().err
+    assert "oneloop: num_warmup_steps 50 takes all 2 steps: the peak is not reached" in told
+    assert "oneloop: train_batch_size 8 is more than the 6 rows: the rest is padding" in told
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "config", "checkpoints"])
+def test_a_folder_that_holds_a_part_of_a_run_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "run" / name).mkdir(parents=True)
+    with pytest.raises(UserError, match=f"already holds {name}"):
+        run()
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    made = [monitor._new_default_dir(tmp_path / "runs" / "train-1") for _ in range(3)]
+    assert [path.name for path in made] == ["train-1", "train-1-2", "train-1-3"]

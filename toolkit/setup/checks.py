@@ -1,0 +1,105 @@
+"""What a file or a caller must not say: the optimizer's numbers, a pipeline's cut, and what `Setup.build` decides."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.errors import fault
+from toolkit.setup import schema
+from toolkit.setup.dsjson import DeepSpeedFile
+
+# Keys of DeepSpeed's JSON that `Setup.build` writes, and its own name for each.
+_OWNED = {
+    "train_batch_size": "train_batch_size=",
+    "train_micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu=",
+    "gradient_accumulation_steps": "gradient_accumulation_steps=",
+    "gradient_clipping": "max_grad_norm=",
+    "optimizer": "optimizer= and learning_rate=",
+    "pipeline": "stages= and partition=",
+}
+
+
+def optimizer_faults(file: DeepSpeedFile, optimizer: Any) -> list[str]:
+    """Numbers in the JSON's `optimizer.params` that `optimizer`, the one that was settled, does not have or use."""
+    params = file.get("optimizer.params")
+    faults: list[str] = []
+    for name, value in params.items() if isinstance(params, Mapping) else ():
+        where, owners = file.where(f"optimizer.params.{name}"), schema.OPTIMIZERS_WITH.get(name, schema.OPTIMIZERS)
+        if value == "auto":
+            continue
+        if optimizer in schema.OPTIMIZERS and optimizer not in owners:
+            reason = f"{optimizer} has none, only {' and '.join(owners)}"
+            faults.append(fault(where, value, reason, "remove it, or choose that optimizer"))
+        elif name in schema.FIXED_OPTIMIZER_PARAMS and value != (right := schema.FIXED_OPTIMIZER_PARAMS[name]):
+            faults.append(fault(where, value, f"the optimizers here use {right}", 'write that, "auto", or remove it'))
+        elif name == "momentum" and value >= 1:
+            faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
+        elif name == "adam_w_mode" and value != (optimizer == "adamw"):
+            faults.append(fault(where, value, f"the optimizer is {optimizer}", "remove it, or name the other one"))
+    return faults
+
+
+def partition_fault(where: str, value: Any) -> str | None:
+    """A line where `value` is no way to cut a pipeline."""
+    kind, _, pattern = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind == "type" and pattern:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return fault(where, value, f"not a regular expression: {error}", "correct it")
+    elif value not in ("parameters", "uniform"):
+        return fault(where, value, "unknown", "one of parameters, uniform, type:REGEX")
+    return None
+
+
+def build_faults(strategy: str, world_size: Any, rank: Any, partition: Any, values: Mapping[str, Any]) -> list[str]:
+    """What `Setup.build` was given out of range; `values` are checked as the command line checks its own."""
+    from toolkit.arguments import ARGUMENTS
+
+    faults: list[str] = []
+    whole = {"world_size": world_size, "rank": rank}
+    odd = [name for name, value in whole.items() if not isinstance(value, int) or isinstance(value, bool)]
+    faults += [fault(name, whole[name], "expected an integer", "correct the value") for name in odd]
+    if not odd and world_size < 1:
+        faults.append(fault("world_size", world_size, "must be 1 or more", "give the number of ranks"))
+    elif not odd and not 0 <= rank < world_size:
+        faults.append(fault("rank", rank, f"not one of {world_size} ranks", f"give 0 to {world_size - 1}"))
+    if strategy == "ddp" and world_size == 1:
+        faults.append(fault("strategy", strategy, "there is one rank", "use single, or give world_size 2 or more"))
+    if line := partition_fault("partition", partition):
+        faults.append(line)
+    kinds = {name: kind for _, name, kind, _, _ in ARGUMENTS} | {
+        "train_micro_batch_size_per_gpu": next(row[2] for row in ARGUMENTS if row[1] == "train_batch_size")
+    }
+    for name, value in values.items():
+        try:
+            if isinstance(value, str) and name not in ("optimizer", "lr_scheduler_type"):
+                raise ValueError("expected a value, not its text")
+            kinds[name](str(value))
+        except ValueError as error:
+            faults.append(fault(name, value, str(error), "correct the value"))
+    return faults
+
+
+def owned_faults(file: DeepSpeedFile, strategy: str, stage: int | None) -> list[str]:
+    """Keys in `deepspeed=` of `Setup.build` that its other arguments decide; `stage` is the strategy's ZeRO stage."""
+    if stage is None:
+        return [
+            fault(file.where(key), value, f"{strategy} runs without DeepSpeed", "leave deepspeed= out")
+            for key, value in file.config.items()
+        ]
+    faults = [
+        fault(file.where(key), file.get(key), "Setup.build writes this key", f"give {name}")
+        for key, name in _OWNED.items()
+        if file.get(key) not in (None, {})
+    ]
+    written = file.get("zero_optimization.stage")
+    if written not in (None, stage):
+        where = file.where("zero_optimization.stage")
+        faults.append(fault(where, written, f"{strategy} is stage {stage}", "leave it out, or change the strategy"))
+    faults += [
+        fault(file.where(f"{section}.enabled"), True, "this version trains in fp32", "leave it out")
+        for section in ("fp16", "bf16")
+        if file.get(f"{section}.enabled") is True
+    ]
+    return faults
