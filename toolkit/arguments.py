@@ -85,7 +85,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
     ("data", "image_size", whole(1), None, "pixels to which images are resized, a side; unchanged where left out"),
     ("data", "group_by_length", switch, False, "texts of like length in one batch (true or false)"),
-    ("data", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),
+    ("run", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),
     ("batch", "train_batch_size", whole(1), 32, "samples of an optimizer step over all ranks"),
     ("batch", "per_device_train_batch_size", whole(1), None, "samples of a micro-batch on one rank"),
     ("batch", "gradient_accumulation_steps", whole(1), None, "micro-batches of an optimizer step on one rank"),
@@ -134,7 +134,8 @@ def parse_arguments(
     Args:
         defaults: the script's own values in place of those in `ARGUMENTS` and of `extra`.
         extra: adds the script's own arguments to the group it is given.
-        unused: names of arguments that the script has no use for, refused when typed and left out of --help.
+        unused: names of arguments, or of the groups "model" and "data", that the script has no use for: refused when
+            typed and left out of --help.
 
     Returns:
         A namespace with every argument, `typed` (names the user gave, which bind where defaults yield) and `script`.
@@ -150,6 +151,8 @@ def parse_arguments(
     parser.faults = faults
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}
     fallback = {name: _default(name, kind, defaults.get(name, default)) for _, name, kind, default, _ in ARGUMENTS}
+    of_group = {group: [row[1] for row in ARGUMENTS if row[0] == group] for group in ("model", "data")}
+    unused = [each for name in unused for each in of_group.get(name, [name])]
     if strange := [name for name in unused if name not in fallback]:
         raise ValueError(f"unused names no argument: {', '.join(strange)}")
     for group, name, kind, _, text in ARGUMENTS:

@@ -185,3 +185,14 @@ def test_mistakes_in_a_scripts_own_arguments_are_told_with_the_others():
     with pytest.raises(UserError) as caught:
         parse("--seed", "x", "--learning_rate", extra=own)
     assert [line.partition(":")[0] for line in caught.value.lines] == ["--seed", "arguments"]
+
+
+def test_a_script_with_its_own_data_and_model_refuses_the_arguments_of_both() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_arguments(
+            ["--train_file", "x.csv", "--dropout", "0.5", "--dataloader_num_workers", "2"],
+            description="",
+            defaults={},
+            unused=("model", "data"),
+        )
+    assert [line.partition(": ")[0] for line in caught.value.lines] == ["--dropout", "--train_file"]
