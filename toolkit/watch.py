@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -105,7 +106,8 @@ class Watch:
         os._exit(code)
 
     def _beat(self) -> None:
-        self._store.set(f"{self._prefix}beat/{self.rank}", f"{time.monotonic()} {self.step}")
+        beat = f"{time.monotonic()} {self.step} {os.getpid()} {socket.gethostname()}"
+        self._store.set(f"{self._prefix}beat/{self.rank}", beat)
 
     def _cause(self) -> dict[str, Any] | None:
         key = f"{self._prefix}error"
@@ -124,7 +126,7 @@ class Watch:
         now, stale = time.monotonic(), {}
         for rank in ranks:
             key = f"{self._prefix}beat/{rank}"
-            value = self._store.get(key) if self._store.check([key]) else b"0 0"
+            value = self._store.get(key) if self._store.check([key]) else b"0 0 0 -"
             if rank not in self._beats or self._beats[rank][0] != value:
                 self._beats[rank] = (value, now)
             # A beat is up to a second old; a rank that others wait for is in the step that they are in.
@@ -149,7 +151,9 @@ class Watch:
                 self._beat()
                 for rank, (silent, step) in self._stale(range(self.world_size)).items():
                     if rank != self.rank and silent > DEAD_SECONDS:
-                        return self._claim(rank, step, "ended without a word (killed, or out of memory)")
+                        gone = "ended without a word (killed, or out of memory)"
+                        here = f"silent for {silent:.0f} s, its process is still there (stopped?)"
+                        return self._claim(rank, step, here if _lives(self._beats[rank][0]) else gone)
                 time.sleep(BEAT_SECONDS / 2)
         except (dist.DistError, RuntimeError) as error:
             return self._lost_store(error)
@@ -191,6 +195,18 @@ def stop() -> None:
     if current:
         current.stop()
     current = None
+
+
+def _lives(beat: bytes) -> bool:
+    """Whether the process that gave this beat is on this machine, and not ended."""
+    _, _, process, host = beat.decode().split()
+    if host != socket.gethostname():
+        return False
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
 
 
 def record(output_dir: Path | None, cause: dict[str, Any]) -> None:
