@@ -48,8 +48,8 @@ def test_1007_reviews_give_the_same_count(got, setup):
         assert rank["rows"] == 1007
         assert rank["right"] == reference["right"]
         assert rank["right"] == pytest.approx(round(rank["right"]), abs=1e-9)  # a count
-        # Rows meet in other batches and paddings: measured 1e-8.
-        assert rank["loss"] == pytest.approx(reference["loss"], rel=1e-6)
+        # Rows meet in other batches and paddings: measured 4e-9.
+        assert rank["loss"] == pytest.approx(reference["loss"], rel=1e-7)
 
 
 @pytest.mark.parametrize("setup", ["ddp x2", "zero1 x2", "zero2 x2", "zero3 x2"])

@@ -12,14 +12,14 @@ def test_an_integer_mask_over_real_padding_crosses_stages(got):
     single = got("masked", "single x1")[0]
     assert len(single) == 4
     for rank in got("masked", "pipeline x2"):
-        assert rank == pytest.approx(single, rel=1e-5)  # measured: 1e-7
+        assert rank == pytest.approx(single, rel=1e-6)  # measured: 0
 
 
 @pytest.mark.parametrize("dtype", ["torch.bool", "torch.int64"])
 def test_masks_that_need_no_gradient_cross_stages(got, dtype):
     single = got("mask_types", "single x1")[0][dtype]
     for rank in got("mask_types", "pipeline x2"):
-        assert rank[dtype] == pytest.approx(single, rel=1e-5)  # measured: 1e-7
+        assert rank[dtype] == pytest.approx(single, rel=1e-6)  # measured: 0
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -32,8 +32,8 @@ def test_a_shared_weight_is_the_same_bits_on_both_stages(got, step):
 def test_a_shared_weight_trains_as_in_one_process(got):
     (single,) = got("tied", "single x1")
     for rank in got("tied", "pipeline x2"):
-        assert rank["losses"] == pytest.approx(single["losses"], rel=1e-5)  # measured: 1e-7
-        assert rank["norms"] == pytest.approx(single["norms"], rel=1e-5)  # the shared weight counts once
+        assert rank["losses"] == pytest.approx(single["losses"], rel=1e-6)  # measured: 0
+        assert rank["norms"] == pytest.approx(single["norms"], rel=1e-6)  # the shared weight counts once; 8e-8
         assert rank["names"] == single["names"]
         assert "head.weight" not in rank["names"]
         for name, values in single["weights"].items():

@@ -127,8 +127,8 @@ def test_recomputed_activations_change_no_loss(got, setup, model):
     assert len(kept) == 3
     for rank in got("checkpointed", setup):
         assert rank[f"{model} recomputed"] == kept
-    # Between setups: measured 2e-7.
-    assert kept == pytest.approx(got("checkpointed", "single x1")[0][f"{model} kept"], rel=1e-5)
+    # Between setups: measured 3e-7.
+    assert kept == pytest.approx(got("checkpointed", "single x1")[0][f"{model} kept"], rel=1e-6)
 
 
 @pytest.mark.parametrize("setup", DATA_PARALLEL)
