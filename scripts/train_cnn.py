@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import toolkit
-from toolkit.arguments import real
+from toolkit.kinds import real
 
 DEFAULTS = {
     "train_batch_size": 64,

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import toolkit
-from toolkit import monitor
+from toolkit import output
+from toolkit.checkpoint import newest_whole
 from toolkit.errors import UserError
 
 Run = Callable[..., Path]
@@ -98,7 +99,10 @@ def test_a_frozen_parameter_is_fine(run: Run) -> None:
         model.unused.requires_grad_(False)
         return model
 
-    assert (run(model=frozen) / "checkpoints" / "step-000009" / "model.safetensors").exists()
+    checkpoint = newest_whole(run(model=frozen))
+    assert (checkpoint.step, checkpoint.names) == (9, ["used.weight", "used.bias", "unused.weight", "unused.bias"])
+    assert [checkpoint.updates_of(name) for name in checkpoint.names] == [None] * 4  # SGD does not count
+    assert [checkpoint.states(name) for name in checkpoint.names] == [["momentum_buffer"]] * 2 + [[]] * 2
 
 
 def test_a_loss_that_is_not_finite_is_null_and_said_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +124,7 @@ def test_a_metric_without_numbers_by_name_is_refused_after_the_weights_are_kept(
 ) -> None:
     with pytest.raises(UserError, match="metrics: Metric"):
         run("--max_train_steps", "1", metrics=[Metric(value)])
-    assert (tmp_path / "run" / "checkpoints" / "step-000001" / "model.safetensors").exists()
+    assert newest_whole(tmp_path / "run").step == 1
 
 
 def test_an_empty_evaluation_set_is_refused(run: Run) -> None:
@@ -138,10 +142,10 @@ def test_what_never_takes_effect_is_said(run: Run, capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "config", "checkpoints"])
 def test_a_folder_that_holds_a_part_of_a_run_is_refused(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "run" / name).mkdir(parents=True)
-    with pytest.raises(UserError, match=f"already holds {name}"):
+    with pytest.raises(UserError, match=rf"already holds a run \({name}\)"):
         run()
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
-    made = [monitor._new_default_dir(tmp_path / "runs" / "train-1") for _ in range(3)]
+    made = [output._new_dir(tmp_path / "runs" / "train-1") for _ in range(3)]
     assert [path.name for path in made] == ["train-1", "train-1-2", "train-1-3"]

@@ -1,72 +1,15 @@
 """The command line of both scripts, with Hugging Face's and DeepSpeed's names; every mistake in it is told at once."""
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from toolkit.errors import UserError, fault
+from toolkit.kinds import Kind, one_of, real, steps_or_epoch, switch, whole
 from toolkit.setup.dsjson import nearest
-from toolkit.setup.schema import LARGEST, OPTIMIZERS, SCHEDULES
-
-Kind: TypeAlias = Callable[[str], Any]
-
-
-def whole(low: int) -> Kind:
-    """An integer of at least `low` that 64 bits hold."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError("expected an integer") from None
-        if value < low:
-            raise ValueError(f"must be {low} or more")
-        if value > LARGEST:
-            raise ValueError(f"must be {LARGEST} or less")
-        return value
-
-    return read
-
-
-def real(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
-    """A finite number in [low, high), or (low, high) where `above`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("expected a number") from None
-        if not math.isfinite(value):
-            raise ValueError("expected a finite number")
-        if value < low or value >= high or (above and value == low):
-            raise ValueError(
-                f"must be {'above' if above else 'at least'} {low:g}" + f" and below {high:g}" * (high < math.inf)
-            )
-        return value
-
-    return read
-
-
-def one_of(*names: str) -> Kind:
-    def read(text: str) -> str:
-        if text not in names:
-            raise ValueError(
-                f"expected one of {', '.join(names)}" + (f" ({hint})" if (hint := nearest(text, names)) else "")
-            )
-        return text
-
-    return read
-
-
-def switch(text: str) -> bool:
-    """true or false, as `--name`, `--name true` and `--name false` give it."""
-    if text.lower() not in ("true", "1", "yes", "false", "0", "no"):
-        raise ValueError("expected true or false")
-    return text.lower() in ("true", "1", "yes")
-
+from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
@@ -102,6 +45,10 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "mixed_precision", one_of("no", "bf16", "fp16"), "no", "no, bf16 or fp16; this version takes no"),
     ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
     ("run", "output_dir", str, None, "folder of the run; runs/<script>-<date-time> where left out"),
+    ("run", "checkpointing_steps", steps_or_epoch, None, "steps between checkpoints, or epoch; else at the end"),
+    ("run", "save_total_limit", whole(1), None, "newest kept, and the one of lowest eval_loss; else all"),
+    ("run", "resume_from_checkpoint", str, None, "auto, a checkpoint, or the folder of a run"),
+    ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
     ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
     ("run", "timeout", real(0, above=True), 120.0, "seconds after which a silent rank ends the job"),

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint import newest_whole
 from toolkit.launch import say
 
 MODELS = ("cnn", "cnn_article", "bert", "minilm")
@@ -37,8 +38,6 @@ PARAMETER_BOUND = 1e-3  # the same of each parameter
 # Adam turns into steps is rounding noise: held to 2 x steps x learning rate, absolute.
 ZERO_GRADIENT = ("attention.self.key.bias",)
 
-_WEIGHTS = "checkpoints/step-{:06d}/model.safetensors"
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -52,6 +51,7 @@ class Variant:
     num_warmup_steps: int = 2
     seed: int = 0
     steps: int = 22
+    dropout: float = 0.0
 
     @property
     def learning_rate(self) -> float:
@@ -75,12 +75,15 @@ class Case:
     setup: str
     ranks: int
     stages: int = 1
+    stop_after_steps: int | None = None
+    resumes: str = ""  # folder of the case whose checkpoint it goes on from
 
     @property
     def folder(self) -> str:
         v = self.variant
+        part = f"-stop{self.stop_after_steps}" if self.stop_after_steps else f"-of-{self.resumes}" * bool(self.resumes)
         return f"{v.model}-{v.optimizer}-{v.gradient_accumulation_steps}-{v.max_grad_norm:g}-{v.lr_scheduler_type}" \
-               f"-{v.seed}-{self.setup}-{self.ranks}"  # fmt: skip
+               f"-{v.seed}-{v.dropout:g}-{self.setup}-{self.ranks}{part}"  # fmt: skip
 
 
 @dataclass
@@ -131,19 +134,30 @@ def run(variants: Sequence[Variant], folder: Path, setups: Iterable[tuple[str, i
     """
     references = {v: Case(replace(v, gradient_accumulation_steps=1), "single", 1) for v in variants}
     cases = list(dict.fromkeys([*references.values(), *(Case(v, *setup) for v in variants for setup in setups)]))
+    launch(cases, folder)
+    return [measure(case, references[case.variant], folder) for case in cases if case.variant in references]
+
+
+def launch(cases: Iterable[Case], folder: Path) -> None:
+    """Train the cases, all of one number of ranks and one model in one process group.
+
+    Raises:
+        RuntimeError: a process group failed; the message ends with its output.
+    """
+    cases = list(cases)
     for ranks, model in sorted({(case.ranks, case.variant.model) for case in cases}):
         chosen = [case for case in cases if (case.ranks, case.variant.model) == (ranks, model)]
         say(f"{model}: {len(chosen)} trainings on {ranks} rank{'s' * (ranks > 1)}")
         _launch(chosen, ranks, folder / f"group-{model}-{ranks}", folder)
-    return [measure(case, references[case.variant], folder) for case in cases if case.variant in references]
 
 
 def measure(case: Case, reference: Case, folder: Path) -> Result:
-    """Compare two finished cases."""
+    """Compare two finished cases; of one that was resumed, the steps after that."""
     from safetensors.torch import load_file
 
     mine, theirs = _rows(folder / case.folder), _rows(folder / reference.folder)
-    a, b = (load_file(folder / c.folder / _WEIGHTS.format(c.variant.steps)) for c in (case, reference))
+    theirs = theirs[-len(mine) :]
+    a, b = (_weights(folder / c.folder) for c in (case, reference))
     start = load_file(folder / reference.folder / "initial.safetensors")
     apart = {name: (a[name].double() - b[name].double()).norm().item() for name in b}
     moved = {name: (a[name].double() - start[name].double()).norm().item() for name in b}
@@ -180,6 +194,11 @@ def _launch(cases: list[Case], ranks: int, work: Path, folder: Path) -> None:
         raise RuntimeError(f"{ranks} ranks ended with {done.returncode}:\n{log.read_text(encoding='utf-8')[-6000:]}")
 
 
+def _weights(folder: Path) -> dict[str, Any]:
+    checkpoint = newest_whole(folder)
+    return {name: checkpoint.weight(name) for name in checkpoint.names}
+
+
 def _rows(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [row for row in map(json.loads, lines) if "loss" in row]
@@ -200,11 +219,10 @@ def _work(plan: Path) -> None:
 
 
 def _train(case: Case, output_dir: Path) -> None:
-    from argparse import Namespace
-
     from safetensors.torch import save_file
 
     import toolkit
+    from toolkit.arguments import parse_arguments
     from toolkit.optim import optimizer_from
 
     v = case.variant
@@ -228,16 +246,16 @@ def _train(case: Case, output_dir: Path) -> None:
     )
     model_fn, data = _material(v)
     engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_from(setup), setup)
-    arguments = Namespace(
-        max_train_steps=v.steps,
-        num_train_epochs=None,
-        logging_steps=v.steps,
-        dataloader_num_workers=0,
-        per_device_eval_batch_size=None,
-        group_by_length=True,
-        output_dir=str(output_dir),
-        script="parity",
-    )
+    resumes = str(output_dir.with_name(case.resumes)) if case.resumes else None
+    told = {
+        "stop_after_steps": case.stop_after_steps,
+        "resume_from_checkpoint": resumes,
+        "max_train_steps": v.steps,
+        "logging_steps": v.steps,
+        "group_by_length": True,
+    }
+    arguments = parse_arguments([], description="", defaults={**told, "output_dir": str(output_dir)})
+    arguments.per_device_eval_batch_size = None
     initial = dict(engine.named_state())
     toolkit.fit(engine, data, arguments)
     if rank == 0:
@@ -258,15 +276,15 @@ def _material(v: Variant) -> tuple[Any, Any]:
         # A tie of ReLU or max pooling is decided by rounding; GELU and average pooling have none.
         activation, pooling = ("relu", "max") if v.model == "cnn_article" else ("gelu", "avg")
         data = replace(image_data(arguments), evaluation=None)
-        return lambda: CNN(1, 28, data.num_labels, activation=activation, pooling=pooling), data
+        return lambda: CNN(1, 28, data.num_labels, activation=activation, pooling=pooling, dropout=v.dropout), data
     from toolkit.data.text import text_data
     from toolkit.models import bert
 
     tokenizer = bert.load_tokenizer(None)
     data = replace(text_data(arguments, tokenizer), evaluation=None)
     if v.model == "bert":
-        return lambda: bert.random_bert(2, vocab_size=len(tokenizer)), data
-    return lambda: bert.load_bert(None, label_names=data.label_names, dropout=0.0), data
+        return lambda: bert.random_bert(2, vocab_size=len(tokenizer), dropout=v.dropout), data
+    return lambda: bert.load_bert(None, label_names=data.label_names, dropout=v.dropout), data
 
 
 if __name__ == "__main__":

@@ -11,16 +11,20 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
+from toolkit import stop
 from toolkit.errors import PREFIX, UserError
 
 OTHERS_FIRST_SECONDS = 6.0
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run a script's `main` and exit: 0, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    """Run a script's `main` and exit: 0; 2 for a user's mistake; 1 for a failure; 130 for Ctrl-C, 143 for SIGTERM and
+    SIGUSR1, 3 for a last checkpoint that could not be saved.
+    """
     quiet_libraries("--verbose" in sys.argv)
     try:
-        main()
+        code = _code(main)
+        _end_well()
     except UserError as error:
         _end_user_error(error)
     except KeyboardInterrupt:
@@ -31,8 +35,15 @@ def run(main: Callable[[], None]) -> NoReturn:
         os._exit(130)
     except Exception as error:
         _end_failure(error)
-    _end_well()
-    sys.exit(0)
+    sys.exit(code)
+
+
+def _code(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except stop.Ended as end:
+        return int(end.code or 0)
+    return 0
 
 
 def say(text: str) -> None:
@@ -81,6 +92,7 @@ def _end_failure(error: Exception) -> NoReturn:
 
 def _end_well() -> None:
     """Part together: a rank that leaves early takes the store with it."""
+    stop.ignore()  # the launcher ends the others as soon as the first has gone with another code than 0
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_initialized():
         return

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
 from typing import Any
 
-from toolkit.checkpoint import save_weights
+from toolkit import stop
+from toolkit.checkpoint.keep import Checkpoints
+from toolkit.checkpoint.position import Position
+from toolkit.checkpoint.resume import resume
 from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine
+from toolkit.engines.ranks import on_rank_0
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
+from toolkit.output import claim
 
 
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
@@ -33,14 +37,18 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     setup = engine.setup
     train, evaluation = loaders(engine, data, arguments)
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
+    last_step = min(total_steps, arguments.stop_after_steps or total_steps)
     if setup.num_warmup_steps >= total_steps:
         say(f"num_warmup_steps {setup.num_warmup_steps} takes all {total_steps} steps: the peak is not reached")
 
-    scores: dict[str, Any] = {}
-    samples = 0
-    with Monitor(engine, arguments, total_steps) as monitor:
-        for step, epoch, index, batches in _steps(train, total_steps):
-            monitor.begin(step)
+    output_dir, checkpoint = claim(arguments)
+    at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
+    checkpoints = Checkpoints(engine, data, arguments, output_dir, train.sampler, total_steps)
+    with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
+        if at.evaluation_due:  # the run that was resumed had ended before it
+            _evaluate(engine, evaluation, metrics, at, monitor)
+        for batches in _steps(train, at, last_step):
+            monitor.begin(at.step + 1)
             learning_rate = lr_at(
                 engine.updates,
                 schedule=setup.lr_scheduler_type,
@@ -50,18 +58,42 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             )
             engine.set_lr(learning_rate)
             stats = engine.train_step(batches)  # forward, backward, clip, optimizer
-            if step == 1:
-                engine.check_all_trained()
-                engine.check_ranks_agree()
-            samples += len(train.sampler.global_batch(epoch, index))
-            monitor.end(epoch, samples, learning_rate, stats)
+            engine.check_first_step()
+            at.advance(train.sampler, total_steps)
+            monitor.end(at, learning_rate, stats)
 
-            if step == total_steps:
-                save_weights(engine, monitor.output_dir / "checkpoints" / f"step-{step:06d}")
-            if evaluation is not None and (index + 1 == len(train) or step == total_steps):
-                scores = engine.evaluate(evaluation, metrics)
-                monitor.evaluated(scores)
-    return scores
+            if checkpoints.due(at) or at.step == last_step:  # before the evaluation, which may fail
+                monitor.flush()
+                checkpoints.save(at)
+            if at.evaluation_due:
+                _evaluate(engine, evaluation, metrics, at, monitor)
+        monitor.flush()
+        checkpoints.save(at)
+    lost = on_rank_0(lambda: checkpoints.failed or monitor.unwritten)
+    if lost or stop.gate.signal:
+        raise stop.Ended(3 if lost else stop.exit_code())
+    return at.scores
+
+
+def _evaluate(
+    engine: Engine, evaluation: EvalLoader | None, metrics: Sequence[Any], at: Position, monitor: Monitor
+) -> None:
+    """Evaluate, unless a signal ends the run before: then it stays due."""
+    if evaluation is None:
+        return
+    scores = engine.evaluate(evaluation, metrics, stop.go_on)
+    if scores is not None:
+        at.evaluated(scores)
+        monitor.evaluated(scores)
+
+
+def _steps(train: TrainLoader, at: Position, last_step: int) -> Iterator[Iterator[Batch]]:
+    """The micro-batches of each next step, to the last one or to where a signal ends the run."""
+    while at.step < last_step:
+        for batches in train.epoch(at.epoch, at.index):
+            if at.step == last_step or not stop.go_on():
+                return
+            yield batches
 
 
 def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, EvalLoader | None]:
@@ -99,10 +131,3 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
         return train, None
     batch_size = arguments.per_device_eval_batch_size or setup.train_micro_batch_size_per_gpu
     return train, EvalLoader(data.evaluation, data.collate, batch_size=batch_size, lengths=data.eval_lengths, **share)
-
-
-def _steps(train: TrainLoader, total_steps: int) -> Iterator[tuple[int, int, int, Iterator[Batch]]]:
-    """(step from 1, epoch, index in the epoch, its micro-batches) for as many steps as asked for."""
-    endless = ((epoch, index, batches) for epoch in count() for index, batches in enumerate(train.epoch(epoch)))
-    for step, (epoch, index, batches) in enumerate(islice(endless, total_steps), start=1):
-        yield step, epoch, index, batches

@@ -5,30 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import resource
 import shutil
 import sys
 import time
-from datetime import datetime
-from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from toolkit import watch
+from toolkit import stop, watch
+from toolkit.checkpoint.keep import versions
+from toolkit.checkpoint.position import Position
 from toolkit.engines import Engine, StepStats
-from toolkit.errors import PREFIX, UserError, fault
+from toolkit.engines.ranks import every_rank
+from toolkit.errors import PREFIX
 from toolkit.launch import say
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
-LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "datasets", "evaluate")
 
 current: Monitor | None = None
 
@@ -39,16 +36,16 @@ class Monitor:
     Used as a context: `with Monitor(...) as monitor`. Only rank 0 writes and shows.
     """
 
-    def __init__(self, engine: Engine, arguments: Any, total_steps: int) -> None:
-        self.engine, self.setup, self.arguments = engine, engine.setup, arguments
+    def __init__(self, engine: Engine, arguments: Any, output_dir: Path, total_steps: int, at: Position) -> None:
+        self.engine, self.setup, self.arguments, self.output_dir = engine, engine.setup, arguments, output_dir
         self.total_steps = total_steps
-        self.steps = 0
-        self.scores: dict[str, Any] = {}
-        self.output_dir = _claim_output_dir(engine, arguments)
+        self.steps = self._resumed_at = at.step
+        self.scores = at.scores
+        self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
         self._waiting: list[tuple[dict[str, Any], StepStats]] = []
         self._began = self._flushed = self._told = time.time()
-        self._flushed_samples = 0
+        self._flushed_samples = at.samples
         self._first_step: float | None = None
         self._not_finite = False  # said once
         self._progress = Progress(
@@ -59,11 +56,12 @@ class Monitor:
             console=Console(file=sys.stderr),
             disable=not (self._writes and sys.stderr.isatty()),
         )
-        self._bar = self._progress.add_task("train", total=total_steps, text="")
+        self._bar = self._progress.add_task("train", total=total_steps, completed=at.step, text="")
 
     def __enter__(self) -> Monitor:
         global current
         current = self
+        stop.open_()
         if self._writes:
             self._write_config()
             self._write_summary(error=None)
@@ -78,6 +76,7 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        stop.close_()
         if error is None:
             self._finish()
 
@@ -87,7 +86,7 @@ class Monitor:
         if watch.current:
             watch.current.step = step
 
-    def end(self, epoch: int, samples: int, learning_rate: float, stats: StepStats) -> None:
+    def end(self, at: Position, learning_rate: float, stats: StepStats) -> None:
         """An optimizer step has ended. Nothing is read off the device until the next write."""
         if self._first_step is None:
             stats.loss.item()  # the one wait outside logging: it dates the first step
@@ -95,8 +94,8 @@ class Monitor:
         row = {
             "step": self.steps,
             "updates": self.engine.updates,
-            "epoch": epoch,
-            "samples": samples,
+            "epoch": at.epoch_of_step,
+            "samples": at.samples,
             "learning_rate": learning_rate,
         }
         self._waiting.append((row, stats))
@@ -113,10 +112,10 @@ class Monitor:
         first, last = self._waiting[0][0], self._waiting[-1][0]
         per_step = (now - self._flushed) / len(self._waiting)
         rate = (last["samples"] - self._flushed_samples) / len(self._waiting) / per_step
-        with self._metrics_file() as file:
-            for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
-                numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
-                file.write(self._line(row | numbers))
+        for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
+            numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
+            self._unwritten += self._line(row | numbers)
+        self._append()
         self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
         self._flushed, self._flushed_samples = now, last["samples"]
         self._waiting.clear()
@@ -128,8 +127,8 @@ class Monitor:
         self._flushed = time.time()
         if self._writes:
             row = {"step": self.steps} | {f"eval_{name}": value for name, value in scores.items()}
-            with self._metrics_file() as file:
-                file.write(self._line(row))
+            self._unwritten += self._line(row)
+            self._append()
 
     def _line(self, row: dict[str, Any]) -> str:
         """A row as JSON, which has no NaN and no infinity: null, and said once."""
@@ -139,8 +138,26 @@ class Monitor:
             say(f"{', '.join(bad)} not finite at step {row['step']}: null in metrics.jsonl")
         return json.dumps({name: None if name in bad else value for name, value in row.items()}) + "\n"
 
-    def _metrics_file(self) -> Any:
-        return (self.output_dir / "metrics.jsonl").open("a", encoding="utf-8")
+    @property
+    def unwritten(self) -> bool:
+        """Whether rows of metrics.jsonl found no room on the disk."""
+        return bool(self._unwritten)
+
+    def _append(self) -> None:
+        """Whole rows or none: what a full disk does not take is kept for the next time."""
+        if not self._unwritten:
+            return
+        path = self.output_dir / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(self._unwritten)
+        except OSError as error:
+            if path.exists():
+                os.truncate(path, size)
+            say(f"warning: rows of metrics.jsonl wait for room on the disk ({error})")
+        else:
+            self._unwritten = ""
 
     def _show(self, step: int, advance: int, loss: float, learning_rate: float, rate: float) -> None:
         text = f"loss {loss:.4f}  lr {learning_rate:.2e}  {rate:.0f} samples/s"
@@ -150,8 +167,8 @@ class Monitor:
             say(f"step {step}/{self.total_steps}  {text}")
 
     def _write_config(self) -> None:
-        folder = self.output_dir / "config"
-        folder.mkdir()
+        folder = self.output_dir / (f"config/from-step-{self._resumed_at:06d}" if self._resumed_at else "config")
+        folder.mkdir(parents=True, exist_ok=True)
         for path in self.setup.config_files:
             shutil.copy(path, folder)
         told = {name: value for name, value in vars(self.arguments).items() if name != "typed"}
@@ -166,20 +183,28 @@ class Monitor:
             "metrics": {name: None if _not_finite(value) else value for name, value in self.scores.items()},
             "seconds": time.time() - _process_start(),
             "seconds_to_first_step": self._first_step,
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
+            "resumed_at_step": self._resumed_at,
+            "versions": versions(),
         }
-        text = json.dumps(summary | more, indent=2) + "\n"
-        (self.output_dir / "summary.json").write_text(text, encoding="utf-8")
+        temporary = self.output_dir / "summary.json.tmp"
+        try:
+            temporary.write_text(json.dumps(summary | more, indent=2) + "\n", encoding="utf-8")
+            temporary.replace(self.output_dir / "summary.json")
+        except OSError as error:
+            say(f"warning: summary.json could not be written ({error})")
 
     def _finish(self) -> None:
-        peaks = _every_rank(_peak_memory_bytes(self.engine.device))
+        peaks = every_rank(_peak_memory_bytes(self.engine.device))
         if not self._writes:
             return
-        self._write_summary(peak_memory_bytes=peaks, error=None)
+        self.flush()
+        self._append()
+        cause = stop.gate.signal and {"rank": self.setup.rank, "step": self.steps, "message": stop.reason()}
+        self._write_summary(peak_memory_bytes=peaks, error=cause)
         numbers = {name: value for name, value in sorted(self.scores.items()) if isinstance(value, float)}
         scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-        seconds = time.time() - self._began
-        say(f"done: {scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
+        seconds, how = time.time() - self._began, f"{stop.reason()}: " if cause else "done: "
+        say(f"{how}{scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
 
 
 def _not_finite(value: Any) -> bool:
@@ -200,52 +225,6 @@ def record_end(message: str) -> int:
     cause = {"rank": int(os.environ.get("RANK", "0")), "step": step, "message": message}
     watch.record(current.output_dir if current else None, cause)
     return step
-
-
-def _claim_output_dir(engine: Engine, arguments: Any) -> Path:
-    """Rank 0 makes the folder, or says why not; every rank gets the same answer."""
-    return Path(engine.on_rank_0(lambda: str(_make_output_dir(arguments))))
-
-
-def _make_output_dir(arguments: Any) -> Path:
-    if arguments.output_dir is None:
-        return _new_default_dir(Path("runs", f"{Path(arguments.script).stem}-{datetime.now():%Y%m%d-%H%M%S}"))
-    folder = Path(arguments.output_dir)
-    try:
-        held = [name for name in ("summary.json", "metrics.jsonl", "config", "checkpoints") if (folder / name).exists()]
-        if held:
-            reason = f"already holds {held[0]}, which would be overwritten"
-            raise UserError(fault("--output_dir", str(folder), reason, "name a new folder"))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "metrics.jsonl").touch(exist_ok=False)  # two runs at once: the second is told
-    except OSError as error:
-        raise UserError(
-            fault("--output_dir", str(folder), f"cannot be written ({error.strerror})", "name a folder you may write")
-        ) from error
-    return folder
-
-
-def _new_default_dir(folder: Path) -> Path:
-    """The folder, or the same with -2, -3, ... where other runs began in this second."""
-    for number in count(1):
-        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
-        try:
-            candidate.mkdir(parents=True, exist_ok=False)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            reason = f"cannot be made ({error.strerror})"
-            raise UserError(fault("--output_dir", str(candidate), reason, "name a folder you may write")) from error
-        return candidate
-    raise AssertionError("count() does not end")
-
-
-def _every_rank(value: int) -> list[int]:
-    if not dist.is_initialized():
-        return [value]
-    values: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

@@ -1,15 +1,14 @@
 """Who failed: a thread on each rank that beats in the launcher's store, so that the cause is named and nobody hangs.
 
 A Python signal handler does not run while its rank sits in a collective, and groups that DeepSpeed makes wait 30
-minutes, whatever timeout the first group has. So a thread looks after the end of a run.
+minutes, whatever timeout the first group has. So a thread looks after the end of a run: one that a rank's failure
+brings, and one that a signal asks for (`toolkit.stop`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import socket
 import sys
 import threading
@@ -21,10 +20,13 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from toolkit import stop as ends
 from toolkit.errors import PREFIX, UserError
 
 BEAT_SECONDS = 1.0
+AGREE_SECONDS = 0.1  # between looks, once the ranks are asked to end
 DEAD_SECONDS = 4.0  # no beat for so long, once a collective has failed: the rank is gone
+STUCK_SECONDS = 12.0  # the same once the ranks are asked to end, where its process is still there, or elsewhere
 GRACE_SECONDS = 8.0  # for the main thread to end by itself once a cause is known
 PEER_SIGNS = ("closed by peer", "reset by peer", "gloo", "nccl", "broken pipe", "connection refused", "timed out")
 
@@ -44,10 +46,9 @@ class Watch:
         self._prefix = f"oneloop/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._stopped = threading.Event()
-        self._signals, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the thread answers: see _end_by_signal
+        self._leaving = threading.Lock()
+        self._end = ends.Agreement(ends.gate, self._store, self._prefix, rank, world_size)
+        ends.listen(alone=False)
         self._beat()
         self._thread = threading.Thread(target=self._run, name="oneloop-watch", daemon=True)
         self._thread.start()
@@ -55,9 +56,9 @@ class Watch:
     def stop(self) -> None:
         """End the thread, before the ranks part: a store that is gone then means nothing."""
         self._stopped.set()
+        ends.gate.woken.set()
         self._thread.join()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ends.unlisten()
 
     def fail(self, error: BaseException) -> NoReturn:
         """The main thread raised: agree on the first cause, let one rank tell it, end this process."""
@@ -74,36 +75,34 @@ class Watch:
     def _run(self) -> None:
         known_since: float | None = None
         while not self._stopped.is_set():
-            if select.select([self._signals], [], [], BEAT_SECONDS)[0]:
-                self._end_by_signal(os.read(self._signals, 1)[0])
+            if ends.gate.woken.wait(AGREE_SECONDS if self._end.pending else BEAT_SECONDS):
+                ends.gate.woken.clear()
             try:
                 self._beat()
+                if self._end.poll():
+                    self._end_at_once()
                 cause = self._cause() or self._silent()
+                # A launcher sends SIGTERM when another rank has failed: tell why before this one goes too.
+                if cause is None and self._end.number is not None:
+                    cause = self._gone(STUCK_SECONDS)
             except (dist.DistError, RuntimeError) as error:
                 cause = self._lost_store(error)
             if cause:
                 known_since = known_since or time.monotonic()
-                if time.monotonic() - known_since > GRACE_SECONDS and not self._stopped.is_set():
+                # Asked to end, the main thread may wait for the others and does not end by itself.
+                late = self._end.number is not None or time.monotonic() - known_since > GRACE_SECONDS
+                if late and not self._stopped.is_set():
                     self._leave(cause)
 
-    def _end_by_signal(self, number: int) -> None:
-        if number == signal.SIGINT:
-            if not self._stopped.wait(GRACE_SECONDS):  # the main thread is stuck
-                self._end("interrupted", 130)
-        elif number == signal.SIGTERM:
-            # A launcher sends it when another rank has failed: tell why before this one goes too.
-            cause = self._wait_for_cause(DEAD_SECONDS + 1)
-            if cause:
-                self._leave(cause)
-            self._end("ended by SIGTERM", 143)
-
-    def _end(self, message: str, code: int) -> NoReturn:
-        """End at the user's wish: rank 0 tells it, and goes last, since it may keep the store."""
+    def _end_at_once(self) -> NoReturn:
+        """No run in work yet, or no more: rank 0 tells it, and goes last, since it may keep the store."""
+        self._leaving.acquire()
+        ends.gate.leaving = True  # the launcher ends this rank once the others have gone
         if self.rank == 0:
             time.sleep(BEAT_SECONDS)
-            record(self.output_dir, {"rank": 0, "step": self.step, "message": message})
-            print(f"oneloop: {message} at step {self.step}", file=sys.stderr, flush=True)
-        os._exit(code)
+            record(self.output_dir, {"rank": 0, "step": self.step, "message": ends.reason(self._end.number)})
+            print(f"oneloop: {ends.reason(self._end.number)} at step {self.step}", file=sys.stderr, flush=True)
+        os._exit(ends.exit_code(self._end.number))
 
     def _beat(self) -> None:
         beat = f"{time.monotonic()} {self.step} {os.getpid()} {socket.gethostname()}"
@@ -146,25 +145,33 @@ class Watch:
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end:
-                if cause := self._cause():
+                if cause := self._cause() or self._gone(DEAD_SECONDS):
                     return cause
                 self._beat()
-                for rank, (silent, step) in self._stale(range(self.world_size)).items():
-                    if rank != self.rank and silent > DEAD_SECONDS:
-                        gone = "ended without a word (killed, or out of memory)"
-                        here = f"silent for {silent:.0f} s, its process is still there (stopped?)"
-                        return self._claim(rank, step, here if _lives(self._beats[rank][0]) else gone)
                 time.sleep(BEAT_SECONDS / 2)
         except (dist.DistError, RuntimeError) as error:
             return self._lost_store(error)
         return None
 
+    def _gone(self, patience: float) -> dict[str, Any] | None:
+        """A rank that stopped beating: its process is gone, or it has been silent for so many seconds."""
+        for rank, (silent, step) in self._stale(range(self.world_size)).items():
+            if rank != self.rank and silent > DEAD_SECONDS:
+                lives = _lives(self._beats[rank][0])
+                if lives is False or silent > patience:
+                    here = f"silent for {silent:.0f} s, its process is still there (stopped?)"
+                    return self._claim(rank, step, here if lives else "ended without a word (killed, or out of memory)")
+        return None
+
     def _lost_store(self, error: Exception) -> dict[str, Any]:
-        message = f"ended without a word: the store it kept is gone ({_text(error)})"
-        return {"rank": 0, "step": self.step, "message": message, "user": None, "reporter": self.rank}
+        message, reporter = f"ended without a word: the store it kept is gone ({_text(error)})", self.rank
+        if ends.orphaned():
+            message, reporter = "the launcher has ended without a word, and the store it kept is gone", 0
+        return {"rank": 0, "step": self.step, "message": message, "user": None, "reporter": reporter}
 
     def _leave(self, cause: dict[str, Any]) -> NoReturn:
         """Tell the cause if it is this rank's to tell, and end at once: collectives in flight never return."""
+        self._leaving.acquire()  # of two threads that come here the first one tells it
         code = 1
         if cause["user"]:
             code = 2
@@ -197,11 +204,11 @@ def stop() -> None:
     current = None
 
 
-def _lives(beat: bytes) -> bool:
-    """Whether the process that gave this beat is on this machine, and not ended."""
+def _lives(beat: bytes) -> bool | None:
+    """Whether the process that gave this beat has not ended; None where it is on another machine."""
     _, _, process, host = beat.decode().split()
     if host != socket.gethostname():
-        return False
+        return None
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except OSError:

@@ -29,9 +29,10 @@ class Images:
         size: tuple[int, int],
         resize: bool,
         in_memory: int = IN_MEMORY,
+        other_size: tuple[str, str] = ("the first has", "give --image_size"),  # rule and remedy of the error line
     ) -> None:
         self.table, self.column, self.labels = table, column, labels
-        self.channels, self.size, self.resize = channels, size, resize
+        self.channels, self.size, self.resize, self.other_size = channels, size, resize, other_size
         self.decoded: Tensor | None = None
         if len(table) * channels * size[0] * size[1] <= in_memory:
             self.decoded = torch.empty((len(table), channels, *size), dtype=torch.uint8)
@@ -54,10 +55,10 @@ class Images:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         if image.size != (width, height):
             reason = (
-                f"{self.table.name}, {self.table.where([index])}: {image.height} x {image.width} pixels, "
-                f"where the first has {height} x {width}"
+                f"{_named(self.table, self.column, index)}: {image.height} x {image.width} pixels, "
+                f"where {self.other_size[0]} {height} x {width}"
             )
-            raise UserError(fault("--image_column_name", self.column, reason, "give --image_size"))
+            raise UserError(fault("--image_column_name", self.column, reason, self.other_size[1]))
         pixels = np.array(image)  # [H, W] or [H, W, 3]
         return torch.from_numpy(pixels.reshape(height, width, self.channels)).permute(2, 0, 1).contiguous()
 
@@ -66,19 +67,11 @@ def open_image(table: Table, column: str, index: int) -> Any:
     """Row `index` as a loaded PIL image. A value is bytes, a file's path, or {bytes, path} as `datasets` has it."""
     from PIL import Image, ImageOps
 
-    held = table.columns[column][index]
-    value = held.as_py() if hasattr(held, "as_py") else held
-    path = ""
-    if isinstance(value, dict):
-        path = value.get("path") or ""
-        value = value.get("bytes") or path
+    value, _ = _held(table, column, index)
     try:
-        if isinstance(value, str) and value:
-            path = str(value if table.folder is None else table.folder / value)
-            value = path
-        elif isinstance(value, bytes):
+        if isinstance(value, bytes):
             value = io.BytesIO(value)
-        else:
+        elif not isinstance(value, str) or not value:
             raise TypeError(f"neither an image nor the path of one, but {type(value).__name__}")
         image = Image.open(value)
         if image.mode.startswith(("I", "F")):
@@ -86,10 +79,28 @@ def open_image(table: Table, column: str, index: int) -> Any:
         image.load()
         return ImageOps.exif_transpose(image) if image.format == "JPEG" else image
     except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
-        named = f" ({path})" if path else ""
         cause = " ".join(str(error).split())
-        reason = f"{table.name}, {table.where([index])}{named}: not a readable image: {type(error).__name__}: {cause}"
+        reason = f"{_named(table, column, index)}: not a readable image: {type(error).__name__}: {cause}"
         raise UserError(fault("--image_column_name", column, reason, "repair the image, or remove the row")) from error
+
+
+def _held(table: Table, column: str, index: int) -> tuple[Any, str]:
+    """An image's bytes, or the path of its file, or whatever else stands there; and the path if one is told."""
+    held = table.columns[column][index]
+    value = held.as_py() if hasattr(held, "as_py") else held
+    path = ""
+    if isinstance(value, dict):
+        path = value.get("path") or ""
+        value = value.get("bytes") or path
+    if isinstance(value, str) and value:
+        path = value = str(value if table.folder is None else table.folder / value)
+    return value, path
+
+
+def _named(table: Table, column: str, index: int) -> str:
+    """A row in a message, with the image's file."""
+    path = _held(table, column, index)[1]
+    return f"{table.name}, {table.where([index])}" + (f" ({path})" if path else "")
 
 
 def stack_images(rows: list[tuple[Tensor, int]]) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -114,4 +125,19 @@ def image_data(arguments: Namespace) -> Data:
         for table, ids in ((found.train, found.ids), (found.evaluation, found.eval_ids))
     )
     description = found.describe(column) + f", {channels} x {size[0]} x {size[1]} pixels"
-    return Data(train, evaluation, stack_images, found.label_names, description, channels=channels, image_size=size)
+    return Data(
+        train,
+        evaluation,
+        stack_images,
+        found.label_names,
+        description,
+        channels=channels,
+        image_size=size,
+        preprocessing={
+            "kind": "image",
+            "image_column_name": column,
+            "channels": channels,
+            "image_size": list(size),
+            "resize": resize,
+        },
+    )

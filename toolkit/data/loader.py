@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from toolkit import stop
 from toolkit.data.batch import Batch
 from toolkit.data.sampler import Sampler, deal
 from toolkit.errors import UserError
@@ -74,6 +75,7 @@ def _stream(
         collate_fn=_as_it_is,
         num_workers=num_workers,
         pin_memory=pin_memory,
+        worker_init_fn=stop.ignore,  # a signal to the whole group must leave the last step its workers
         # An iterator draws its workers' seed: from torch's global generator that would shift the model's dropout.
         generator=torch.Generator().manual_seed(0),
     )

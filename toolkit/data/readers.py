@@ -56,11 +56,14 @@ class Table:
         return f"{kind} {', '.join(map(str, numbers[:5]))}{more}"
 
 
-def read_file(path: str, argument: str) -> Table:
-    """Reads one file by its ending. UserError, naming `argument`, if it is not there, not readable or has no rows."""
+def read_file(path: str, argument: str, kinds: Sequence[str] = KINDS) -> Table:
+    """Reads one file by its ending. UserError, naming `argument`, if it is not there, not readable or has no rows.
+
+    `.txt`, where it is among the kinds, is a column `text` with a row for each line, empty ones too.
+    """
     file = Path(path)
-    if file.suffix.lower() not in KINDS:
-        raise UserError(fault(argument, path, "unknown kind of file", f"use one of {', '.join(KINDS)}"))
+    if file.suffix.lower() not in kinds:
+        raise UserError(fault(argument, path, "unknown kind of file", f"use one of {', '.join(kinds)}"))
     if not file.is_file():
         reason = "is a folder" if file.is_dir() else f"no such file (working folder {os.getcwd()})"
         raise UserError(fault(argument, path, reason, "give the path of a file"))
@@ -71,6 +74,9 @@ def read_file(path: str, argument: str) -> Table:
             text = _text(file)
             if file.suffix.lower() in (".json", ".jsonl"):
                 table = _read_json(file, text)
+            elif file.suffix.lower() == ".txt":
+                rows = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+                table = Table(str(file), {"text": rows}, lines=list(range(1, len(rows) + 1)))
             else:
                 table = _read_csv(file, text, "\t" if file.suffix.lower() == ".tsv" else ",")
     except OSError as error:

@@ -31,6 +31,9 @@ class Data:
     eval_lengths: Sequence[int] | None = None
     channels: int = 0  # of images
     image_size: tuple[int, int] = (0, 0)  # height and width of images, in pixels
+    # How a raw row becomes the model's input, for `oneloop predict`: JSON-able, kept in each checkpoint.
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Any | None = None  # kept in each checkpoint by its save_pretrained
 
     @property
     def num_labels(self) -> int:

@@ -14,6 +14,8 @@ from toolkit.errors import UserError, fault
 
 CHUNK = 1000  # texts tokenized together
 LONGEST = 512  # tokens, where a tokenizer names no limit
+UNLIMITED = 10**6  # tokens; from here on a tokenizer's limit is none
+TEXT_COLUMNS = ("text", "sentence", "sentence1")  # what a column of texts is often called
 
 
 class Texts:
@@ -86,21 +88,15 @@ def text_data(arguments: Namespace, tokenizer: Any) -> Data:
     `max_length` is in tokens, None is the tokenizer's own limit. Raises UserError.
     """
     max_length = _max_length(arguments, tokenizer)
-    usual: dict[str, tuple[str, ...]] = {"text": ("text", "sentence", "sentence1")}
+    usual: dict[str, tuple[str, ...]] = {"text": TEXT_COLUMNS}
     if arguments.text_pair_column_name is not None:
         usual["text_pair"] = ()
     found = load_labelled(arguments, ("movie_reviews", "validation"), usual)
     text, pair = found.columns["text"], found.columns.get("text_pair")
-    if pair is None and arguments.text_column_name is None and text == "sentence1":
-        pair = "sentence2" if "sentence2" in found.train.columns and "sentence2" in found.evaluation.columns else None
+    if pair is None and arguments.text_column_name is None:
+        pair = usual_pair(text, found.train, found.evaluation)
     train, evaluation = (
-        Texts(
-            tokenizer,
-            _strings(table, text, "--text_column_name"),
-            None if pair is None else _strings(table, pair, "--text_pair_column_name"),
-            ids,
-            max_length,
-        )
+        read_texts(tokenizer, table, text, pair, ids, max_length)
         for table, ids in ((found.train, found.ids), (found.evaluation, found.eval_ids))
     )
     return Data(
@@ -112,13 +108,44 @@ def text_data(arguments: Namespace, tokenizer: Any) -> Data:
         + f", {sum(train.lengths) / len(train):.1f} tokens a row, at most {max_length}",
         lengths=train.lengths,
         eval_lengths=evaluation.lengths,
+        preprocessing={
+            "kind": "text",
+            "text_column_name": text,
+            "text_pair_column_name": pair,
+            "max_length": max_length,
+        },
+        tokenizer=tokenizer,
     )
 
 
+def usual_pair(text: str, *tables: Table) -> str | None:
+    """The column of second texts that goes with a column `text` that nobody named."""
+    paired = text == "sentence1" and all("sentence2" in table.columns for table in tables)
+    return "sentence2" if paired else None
+
+
+def read_texts(
+    tokenizer: Any, table: Table, text: str, pair: str | None, labels: Sequence[int], max_length: int
+) -> Texts:
+    """The texts of one or two columns, tokenized. UserError for missing texts and for lists."""
+    return Texts(
+        tokenizer,
+        _strings(table, text, "--text_column_name"),
+        None if pair is None else _strings(table, pair, "--text_pair_column_name"),
+        labels,
+        max_length,
+    )
+
+
+def longest(tokenizer: Any) -> int:
+    """Tokens that the tokenizer says the model takes, LONGEST where it does not."""
+    return int(tokenizer.model_max_length) if tokenizer.model_max_length < UNLIMITED else LONGEST
+
+
 def _max_length(arguments: Namespace, tokenizer: Any) -> int:
-    most = int(min(tokenizer.model_max_length, 10**6))
+    most = int(min(tokenizer.model_max_length, UNLIMITED))
     if arguments.max_length is None:
-        return most if most < 10**6 else LONGEST
+        return longest(tokenizer)
     least = tokenizer.num_special_tokens_to_add(pair=arguments.text_pair_column_name is not None) + 1
     if not least <= arguments.max_length <= most:
         reason = f"the tokenizer takes {least} to {most} tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
 from toolkit.engines import group
-from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import on_device, take
+from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_slots
 from toolkit.setup import Setup
 
 NORM_ROW = 4096
@@ -26,6 +27,7 @@ class AccelerateEngine(Engine):
     a prepared scheduler steps once per process, and a prepared loader shards by process."""
 
     reads_batches = True
+    eval_chunk = 1
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:
         super().__init__(setup, model, loss_fn)
@@ -36,6 +38,8 @@ class AccelerateEngine(Engine):
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self._buffers = dict(saved_buffers(model))  # moved to the device, they are other tensors
         self._zero = setup.deepspeed_config is not None
+        # Accelerate's wrapper, and under it DeepSpeed's.
+        self.torch_optimizer = self.optimizer.optimizer.optimizer if self._zero else self.optimizer.optimizer
         self.obtained = {
             "engine": type(self.model).__name__,
             "stage": self.model.zero_optimization_stage() if self._zero else None,
@@ -85,10 +89,10 @@ class AccelerateEngine(Engine):
         return norm
 
     @torch.no_grad()
-    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+    def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:
         self.model.eval()
-        rows = [torch.zeros(0, 4, dtype=torch.float64, device=self.device)]
-        for batch in batches:
+        rows = []
+        for batch in take(batches, count):
             batch = on_device(batch, self.device)
             rows.append(self._rows(self._forward(batch), batch))
         return torch.cat(rows)
@@ -96,17 +100,30 @@ class AccelerateEngine(Engine):
     def _owned_buffers(self) -> list[Tensor]:
         return list(self._buffers.values())
 
+    def slots(self) -> Iterator[Slot]:
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        if self._zero:
+            yield from zero_slots(self.model.optimizer, names, self.rank)
+            return
+        writers = self.writers()
+        for name in sorted(self._trained):
+            p = self._parameters[name]
+            yield Slot(name, 0, p.numel(), p, 0, p.dtype, owned=writers[name] == self.rank)
+
     @torch.no_grad()
-    def _full(self, name: str) -> Tensor:
+    def local(self, name: str) -> Tensor:
         if name in self._buffers:
-            return self._buffers[name].detach().cpu().clone()
+            return self._buffers[name].detach()
         parameter = self._parameters[name]
         if not hasattr(parameter, "ds_id"):
-            return parameter.detach().cpu().clone()
+            return parameter.detach()
         from deepspeed.runtime.zero import GatheredParameters
 
         with GatheredParameters([parameter]):
-            return parameter.detach().cpu().clone()
+            return parameter.detach().clone()
+
+    def _full(self, name: str) -> Tensor:
+        return self.local(name).cpu().clone()
 
     def _put(self, name: str, tensor: Tensor) -> None:
         parameter = self._parameters.get(name)

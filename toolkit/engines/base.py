@@ -6,8 +6,10 @@ written in steps runs unchanged under one process, DDP, ZeRO and pipeline.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines.batches import logits_of
+from toolkit.engines import state
+from toolkit.engines.batches import Batches, logits_of
+from toolkit.engines.ranks import gather_rows, on_rank_0
+from toolkit.engines.scores import scores_of
+from toolkit.engines.state import Slot, Stored, saved_buffers, share_out
 from toolkit.errors import UserError, fault
 from toolkit.setup import Setup
 
@@ -40,17 +46,23 @@ class Engine(ABC):
     device: torch.device
     reads_batches: bool  # False on the middle stages of a pipeline, which pull no batch
     obtained: dict[str, Any]  # what the libraries really gave: engine class, dtype, ranks, stage
+    torch_optimizer: torch.optim.Optimizer  # what steps in the end, below the libraries' wrappers
+    eval_chunk: int  # batches scored between two looks at whether to go on
 
     def __init__(self, setup: Setup, model: nn.Module, loss_fn: LossFn) -> None:
         self.setup = setup
         self.updates = 0  # optimizer steps applied
+        self._checked = False
+        self.model_class, self.model_config = type(model).__name__, getattr(model, "config", None)
+        self.model_arguments = getattr(model, "arguments", None)
         self._loss_fn = loss_fn
         # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
         # Names whose gradient no backward pass has reached, until `check_all_trained` has looked.
-        self._untrained = {name for name, parameter in self._parameters.items() if parameter.requires_grad}
+        self._trained = {name for name, parameter in self._parameters.items() if parameter.requires_grad}
+        self._untrained = set(self._trained)
         self._hooks = [
             self._parameters[name].register_hook(lambda _, name=name: self._untrained.discard(name))
             for name in sorted(self._untrained)
@@ -80,8 +92,16 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+    def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:
         """[n, 4] float64 on the device: id, loss, prediction, target of each row of weight 1 this rank scored."""
+
+    @abstractmethod
+    def slots(self) -> Iterator[Slot]:
+        """Where the optimizer keeps this rank's share of the trained parameters."""
+
+    @abstractmethod
+    def local(self, name: str) -> Tensor | None:
+        """The whole tensor of that name, where this rank holds it. Collective where `gathers`."""
 
     @abstractmethod
     def _full(self, name: str) -> Tensor:
@@ -104,20 +124,35 @@ class Engine(ABC):
     def close(self) -> None:  # noqa: B027 - optional: engines without global state need nothing
         """Release what the libraries keep globally, so that another engine may follow in this process."""
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Any] = ()) -> dict[str, Any]:
+    @property
+    def gathers(self) -> bool:
+        """Whether no rank holds a whole parameter (ZeRO-3)."""
+        return any(hasattr(parameter, "ds_id") for parameter in self._parameters.values())
+
+    def evaluate(
+        self, batches: Batches, metrics: Sequence[Any] = (), go_on: Callable[[], bool] = lambda: True
+    ) -> dict[str, Any] | None:
         """Mean loss and metrics over all samples, each counted once, equal on every rank.
 
         Args:
             batches: this rank's share (`EvalLoader`): as many on every rank, padded with rows of weight 0.
             metrics: `evaluate.Metric` objects; `compute(predictions=, references=)` runs on rank 0 alone.
+            go_on: asked before each few batches, equally often on every rank; False ends it.
 
         Returns:
-            `{"loss": ..., and what the metrics return}`.
+            `{"loss": ..., and what the metrics return}`; None where `go_on` ended it.
         """
         self.sync_buffers()
-        rows = self._gather_rows(self._evaluate_rows(batches))
+        parts = [torch.zeros(0, 4, dtype=torch.float64, device=self.device)]
+        feed = iter(batches)
+        for start in range(0, len(batches), self.eval_chunk):
+            if not go_on():
+                return None
+            count = min(self.eval_chunk, len(batches) - start)
+            parts.append(self._evaluate_rows(islice(feed, count), count))
+        rows = gather_rows(torch.cat(parts))
         rows = rows[rows[:, 0].argsort()]  # by sample id: the same sums and counts for any number of ranks
-        return self.on_rank_0(lambda: _scores(rows.cpu(), metrics))
+        return on_rank_0(lambda: scores_of(rows.cpu(), metrics))
 
     def sync_buffers(self) -> None:
         """Make buffers equal on all data-parallel ranks: the mean, or rank 0's value for integers.
@@ -135,17 +170,39 @@ class Engine(ABC):
             else:
                 dist.broadcast(buffer, group_src=0, group=self._data_parallel_group())
 
+    def layout(self) -> dict[str, tuple[torch.dtype, tuple[int, ...], bool]]:
+        """(dtype, shape, whether it is trained) of every parameter and saved buffer, under the model's own names."""
+        own = {name: (self._dtypes[name], tuple(shape), name in self._trained) for name, shape in self._shapes.items()}
+        return own | {name: (buffer.dtype, tuple(buffer.shape), False) for name, buffer in self._buffers.items()}
+
+    def writers(self) -> dict[str, int]:
+        """{name: the rank that writes it into a checkpoint}, evenly shared out."""
+        sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape, _) in self.layout().items()}
+        return share_out(sizes, self._holders(list(sizes)))
+
+    def _holders(self, names: list[str]) -> dict[str, list[int]]:
+        return dict.fromkeys(names, list(range(self.size)))
+
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of every parameter and saved buffer, under the model's own names, whole, on the CPU.
 
         Collective, one tensor at a time; every rank yields the same.
         """
         self.sync_buffers()
-        for name in [*self._shapes, *self._buffers]:
+        for name in self.layout():
             yield name, self._full(name)
 
+    def restore(self, weights: Iterable[tuple[str, Tensor]], stored: Stored) -> None:
+        """Put a checkpoint's weights, buffers and optimizer state into this engine. Collective.
+
+        Raises:
+            UserError: state that this setup has no place for.
+        """
+        self.load_named_state(weights)
+        state.restore(self.torch_optimizer, self.slots(), stored)
+
     @torch.no_grad()
-    def load_named_state(self, state: Iterable[tuple[str, Tensor]]) -> None:
+    def load_named_state(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Put whole tensors, as `named_state` of any engine gives them, into this one: weights and buffers.
 
         The optimizer keeps its own state. Collective: every rank passes the same names in the same order.
@@ -153,15 +210,21 @@ class Engine(ABC):
         Raises:
             ValueError: a name or a shape that the model does not have, or one that is missing.
         """
-        missing = {**self._shapes, **{name: buffer.shape for name, buffer in self._buffers.items()}}
-        for name, tensor in state:
-            if missing.get(name) != tensor.shape:
-                raise ValueError(f"{name}: {tuple(tensor.shape)} has no place; the model has {missing.get(name)}")
-            del missing[name]
+        missing = {name: shape for name, (_, shape, _) in self.layout().items()}
+        for name, tensor in tensors:
+            if missing.pop(name, None) != tuple(tensor.shape):
+                raise ValueError(f"{name}: {tuple(tensor.shape)} has no place")
             self._put(name, tensor)
         if missing:
             raise ValueError(f"no tensors for {', '.join(missing)}")
         self._refresh_masters()
+
+    def check_first_step(self) -> None:
+        """After the first step of this process, once: every parameter trains, every rank has the same weights."""
+        if not self._checked:
+            self._checked = True
+            self.check_all_trained()
+            self.check_ranks_agree()
 
     def check_all_trained(self) -> None:
         """Raise UserError if the first step left out a parameter that should train.
@@ -175,6 +238,7 @@ class Engine(ABC):
             reason = "no part of the loss depends on it, and setups would treat it differently"
             remedy = "freeze it with requires_grad_(False), or use it"
             raise UserError(*(fault("model", name, reason, remedy) for name in left_out))
+        state.check_elementwise(self.torch_optimizer, self.slots())
 
     def check_ranks_agree(self) -> None:
         """Raise RuntimeError unless all data-parallel ranks hold equal weights: ranks that train alone drift apart.
@@ -199,31 +263,6 @@ class Engine(ABC):
     def _replicated(self) -> Iterator[nn.Parameter]:
         """Parameters that every data-parallel rank holds whole (ZeRO-3 holds shards: nothing to compare)."""
         return (p for p in self._parameters.values() if not hasattr(p, "ds_id"))
-
-    def _gather_rows(self, rows: Tensor) -> Tensor:
-        if not dist.is_initialized():
-            return rows
-        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(dist.get_world_size())]
-        dist.all_gather(counts, torch.tensor([len(rows)], device=self.device))
-        most = int(max(counts))
-        padded = torch.cat([rows, rows.new_zeros(most - len(rows), 4)])
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
-
-    def on_rank_0(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns on rank 0, on every rank; its UserError is raised on all. Collective."""
-        box: list[Any] = [None]
-        if self.setup.rank == 0:
-            try:
-                box[0] = work()
-            except UserError as error:
-                box[0] = error
-        if dist.is_initialized():
-            dist.broadcast_object_list(box, src=0, device=self.device)
-        if isinstance(box[0], UserError):
-            raise box[0]
-        return box[0]
 
     def _losses(self, outputs: Any, targets: Tensor) -> Tensor:
         losses = self._loss_fn(logits_of(outputs), targets)
@@ -254,43 +293,3 @@ class Engine(ABC):
         weights gives sum(w x loss) / sum(w) whatever the split.
         """
         return self.size * self.setup.gradient_accumulation_steps / batch.total
-
-
-def _scores(rows: Tensor, metrics: Sequence[Any]) -> dict[str, Any]:
-    """Mean loss and metrics of the rows of `_evaluate_rows`, all of them."""
-    whole = bool((rows[:, 2:] == rows[:, 2:].round()).all())
-    predictions, references = ((rows[:, i].long() if whole else rows[:, i]).tolist() for i in (2, 3))
-    scores: dict[str, Any] = {"loss": rows[:, 1].mean().item()}
-    for metric in metrics:
-        scores |= _plain(metric, metric.compute(predictions=predictions, references=references))
-    return scores
-
-
-def _plain(metric: Any, scores: Any) -> dict[str, Any]:
-    """What a metric returned, by name: floats, and lists where it returned arrays or lists.
-
-    Raises:
-        UserError: it returned something else.
-    """
-    if isinstance(scores, dict):
-        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in scores.items()}
-        if all(isinstance(value, int | float | list) for value in plain.values()):
-            return {name: value if isinstance(value, list) else float(value) for name, value in plain.items()}
-    reason = "compute() must return a number or a list for each name"
-    raise UserError(fault(f"metrics: {type(metric).__name__}", scores, reason, "return {name: value}"))
-
-
-def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
-    """Two groups for an optimizer: matrices and kernels decay; biases, norms and scalars do not."""
-    trainable = [parameter for _, parameter in named if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.dim() > 1]},
-        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, buffer) of those that a state dict holds."""
-    saved = model.state_dict(keep_vars=True)
-    return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)

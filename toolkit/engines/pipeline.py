@@ -14,8 +14,10 @@ from deepspeed.utils import groups
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats, parameter_groups, saved_buffers
+from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import take
+from toolkit.engines.ranks import every_rank
+from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_slots
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.setup import Setup
@@ -49,8 +51,11 @@ class PipelineEngine(Engine):
         )
         self._buffers = dict(saved_buffers(model))  # moved to the device, they are other tensors
         _one_norm(self.engine.optimizer)
-        self._owner = self._owners(mine, module)
+        self.torch_optimizer = self.engine.optimizer.optimizer
+        self._held = self._held_by_rank(mine, module)
         self._parameters = mine
+        # A pipeline that is scored a few batches at a time fills and drains each time: enough of them to hide that.
+        self.eval_chunk = 8 * setup.stages
         self.device = self.engine.device
         self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
@@ -79,11 +84,10 @@ class PipelineEngine(Engine):
         grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
         return StepStats(loss, grad_norm, skipped=False)
 
-    def _evaluate_rows(self, batches: Iterable[Batch]) -> Tensor:
+    def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:
         """The last stage scores: `eval_batch` hands out the last micro-batch's logits only, so the loss function,
         which sees every micro-batch, collects the rows."""
         self._scored = [torch.zeros(0, 4, dtype=torch.float64, device=self.device)]
-        count = len(batches)  # type: ignore[arg-type]
         feed = (self._feed(batch, 1.0) for batch in batches) if self.reads_batches else iter(())
         self.engine.eval_batch(feed, num_micro_batches=count, bcast_loss=False)
         return torch.cat(self._scored)
@@ -109,24 +113,28 @@ class PipelineEngine(Engine):
         own = {id(buffer) for buffer in self.engine.module.buffers()}
         return [buffer for buffer in self._buffers.values() if id(buffer) in own]
 
-    def _owners(self, mine: dict[str, nn.Parameter], module: PipelineModule) -> dict[str, int]:
-        """Global rank that gives out each tensor: the first that holds it."""
+    def _held_by_rank(self, mine: dict[str, nn.Parameter], module: PipelineModule) -> list[set[str]]:
+        """Names of the tensors that each global rank holds."""
         buffers = {id(buffer) for buffer in module.buffers()}
-        names = [*mine, *(name for name, buffer in self._buffers.items() if id(buffer) in buffers)]
-        held: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(held, names)
-        return {name: rank for rank in reversed(range(len(held))) for name in held[rank]}
+        return every_rank({*mine, *(name for name, buffer in self._buffers.items() if id(buffer) in buffers)})
 
-    @torch.no_grad()
+    def _holders(self, names: list[str]) -> dict[str, list[int]]:
+        return {name: [rank for rank, held in enumerate(self._held) if name in held] for name in names}
+
+    def slots(self) -> Iterator[Slot]:
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return zero_slots(self.engine.optimizer, names, self.rank)
+
+    def local(self, name: str) -> Tensor | None:
+        held = self._buffers if name in self._buffers else self._parameters
+        return held[name].detach() if name in self._held[self.setup.rank] else None
+
     def _full(self, name: str) -> Tensor:
-        owner = self._owner[name]
-        if name in self._buffers:
-            tensor = self._buffers[name].detach().clone().to(self.device)
-        elif owner == self.setup.rank:
-            tensor = self._parameters[name].detach().clone()
-        else:
-            tensor = torch.empty(self._shapes[name], dtype=self._dtypes[name], device=self.device)
-        dist.broadcast(tensor, src=owner)
+        tensor, dtype = self.local(name), self.layout()[name][0]
+        if tensor is None:
+            tensor = torch.empty(self.layout()[name][1], dtype=dtype, device=self.device)
+        tensor = tensor.clone()
+        dist.broadcast(tensor, src=self._holders([name])[name][0])
         return tensor.cpu()
 
     def _refresh_masters(self) -> None:
@@ -222,8 +230,7 @@ def _stage_optimizer(
     optimizer_fn: OptimizerFn, mine: dict[str, nn.Parameter], module: PipelineModule, setup: Setup
 ) -> torch.optim.Optimizer:
     """An optimizer over this stage's parameters; a stage that trains none is refused on every rank alike."""
-    trains: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(trains, sum(p.requires_grad for p in mine.values()))
+    trains = every_rank(sum(p.requires_grad for p in mine.values()))
     idle = [module._grid._topo.get_coord(rank).pipe for rank, count in enumerate(trains) if count == 0]
     if idle:
         ranges = [f"{module.parts[s]}-{module.parts[s + 1] - 1}" for s in range(setup.stages)]

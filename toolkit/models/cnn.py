@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class CNN(nn.Module):
     def __init__(
         self,
         in_channels: int,
-        image_size: int | tuple[int, int],
+        image_size: int | Sequence[int],
         num_labels: int,
         *,
         norm: str = "none",
@@ -46,6 +47,17 @@ class CNN(nn.Module):
     ) -> None:
         super().__init__()
         height, across = (image_size, image_size) if isinstance(image_size, int) else image_size
+        # JSON-able: with it a checkpoint builds the model again, by CNN(**arguments).
+        self.arguments = {
+            "in_channels": in_channels,
+            "image_size": [height, across],
+            "num_labels": num_labels,
+            "norm": norm,
+            "activation": activation,
+            "pooling": pooling,
+            "width": width,
+            "dropout": dropout,
+        }
         faults = [
             fault(name, value, f"must be one of {', '.join(known)}", "choose one of them")
             for name, value, known in (

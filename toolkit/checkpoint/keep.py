@@ -1,0 +1,115 @@
+"""The checkpoints of one run: when they are due, what is in them, which are kept."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from argparse import Namespace
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.position import Position
+from toolkit.checkpoint.reader import find
+from toolkit.checkpoint.save import save
+from toolkit.data.sampler import Sampler
+from toolkit.data.sources import Data
+from toolkit.engines import Engine
+from toolkit.engines.ranks import on_rank_0
+from toolkit.launch import say
+
+LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "datasets", "evaluate")
+
+
+class Checkpoints:
+    """Saves every `checkpointing_steps` steps (or epochs) and at the end; keeps the newest and the best."""
+
+    def __init__(
+        self, engine: Engine, data: Data, arguments: Namespace, output_dir: Path, sampler: Sampler, total_steps: int
+    ) -> None:
+        self.engine, self.data, self.sampler, self.total_steps = engine, data, sampler, total_steps
+        self.folder = output_dir / "checkpoints"
+        self.every, self.limit = arguments.checkpointing_steps, arguments.save_total_limit
+        self.failed = False  # whether the last save did
+        # A run that goes on in its folder has the checkpoint that it stands at.
+        there = on_rank_0(lambda: [each.name for each in find(self.folder)])
+        self._saved_step = int(there[-1].partition("-")[2]) if there else 0
+
+    def due(self, at: Position) -> bool:
+        if self.every is None:
+            return False
+        return at.index == 0 if self.every == "epoch" else at.step % self.every == 0
+
+    def save(self, at: Position) -> None:
+        """Write a checkpoint of this step, once; a failure is told, and the next save tries again. Collective."""
+        if at.step in (0, self._saved_step):
+            return
+        folder = self.folder / name_of(at.step)
+        problem = save(self.engine, folder, self._about(at), self._add_files)
+        self.failed = problem is not None
+        if self.failed:
+            say(f"warning: checkpoint {folder.name} could not be written ({problem}); earlier ones are whole")
+            return
+        self._saved_step = at.step
+        on_rank_0(lambda: self._prune(at))
+
+    def _about(self, at: Position) -> dict[str, Any]:
+        engine = self.engine
+        arguments = engine.model_arguments if isinstance(engine.model_arguments, dict) else None
+        return asdict(at) | {
+            "scores": {name: value if value == value else None for name, value in at.scores.items()},  # JSON has no NaN
+            "updates": engine.updates,
+            "total_steps": self.total_steps,
+            "order": order_of(self.sampler),
+            "loss_scaler": None,
+            "setup": engine.setup.as_dict(),
+            "versions": versions(),
+            "model": {"class": engine.model_class, "arguments": arguments},
+            "data": {"kind": None, "label_names": self.data.label_names, **self.data.preprocessing},
+        }
+
+    def _add_files(self, folder: Path) -> None:
+        """What `from_pretrained` asks for beside the weights, where the model is one of transformers."""
+        config: Any = self.engine.model_config
+        if callable(getattr(config, "save_pretrained", None)):
+            config.architectures = [self.engine.model_class]
+            config.save_pretrained(folder)
+        if self.data.tokenizer is not None:
+            self.data.tokenizer.save_pretrained(folder)
+
+    def _prune(self, at: Position) -> None:
+        """Keep the newest `save_total_limit`; the one of the lowest evaluation loss takes the oldest's place."""
+        if self.limit is None:
+            return
+        found = find(self.folder)
+        keep = found[-self.limit :]
+        best = [folder for folder in found if folder.name == name_of(at.best_step)]
+        if best and best[0] not in keep:
+            keep = [*best, *found[-max(self.limit - 1, 1) :]]
+        for folder in found:
+            if folder not in keep:
+                # Under a name that no reader takes for a checkpoint, should the removal be cut short.
+                doomed = folder.rename(folder.with_name(f".{folder.name}.tmp"))
+                shutil.rmtree(doomed, ignore_errors=True)
+
+
+def name_of(step: int) -> str:
+    """Name of a checkpoint's folder."""
+    return f"step-{step:06d}"
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the libraries that train."""
+    return {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
+
+
+def order_of(sampler: Sampler) -> dict[str, Any]:
+    """What decides the order of the samples."""
+    return {
+        "seed": sampler.seed,
+        "train_batch_size": sampler.train_batch_size,
+        "rows": sampler.size,
+        "group_by_length": sampler.group_by_length,
+        "drop_last": sampler.drop_last,
+    }

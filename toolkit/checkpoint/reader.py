@@ -1,0 +1,201 @@
+"""Reads and verifies checkpoints: JSON and safetensors, nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from toolkit.checkpoint.files import ABOUT, INDEX, MANIFEST, record
+from toolkit.errors import UserError, fault
+
+NAME = re.compile(r"step-(\d+)")
+REMEDY = "take another checkpoint; `oneloop verify` names the whole ones"
+
+
+class Checkpoint:
+    """A checkpoint's folder; tensors are read one by one, or in part.
+
+    Raises:
+        UserError: there is no checkpoint, or its JSON files cannot be read: one line.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise UserError(self._line("no such folder"))
+        if not (self.folder / MANIFEST).is_file():
+            found = "an empty folder" if not any(self.folder.iterdir()) else f"no {MANIFEST} in it"
+            raise UserError(self._line(f"not a whole checkpoint: {found}"))
+        self.files: dict[str, dict[str, Any]] = self._json(MANIFEST, "files")
+        for name, entry in self.files.items():
+            if not isinstance(entry, dict) or set(entry) != {"size", "sha256"}:
+                raise UserError(self._line(f"{MANIFEST} is damaged at {name!r}"))
+        self.about: dict[str, Any] = self._json(ABOUT)
+        self.step = int(self.about["step"])
+        self._weight_map: dict[str, str] = self._json(INDEX, "weight_map")
+        self._opened: dict[str, Any] = {}
+
+    def faults(self, share: int = 0, of: int = 1) -> list[str]:
+        """One line for each file that is missing or damaged, of every `of`-th file from `share` on; share 0 also
+        looks whether the whole fits together."""
+        found = []
+        for name in sorted(self.files)[share::of]:
+            path = self.folder / name
+            if not path.is_file():
+                found.append(fault(str(path), "missing", f"{MANIFEST} has it", REMEDY))
+            elif (size := path.stat().st_size) != self.files[name]["size"]:
+                reason = f"{self.files[name]['size']} bytes were written"
+                found.append(fault(str(path), f"{size} bytes", reason, REMEDY))
+            elif (digest := record(path)["sha256"]) != self.files[name]["sha256"]:
+                reason = f"its SHA-256 is not the one in {MANIFEST}: damaged"
+                found.append(fault(str(path), digest[:12], reason, REMEDY))
+        if not found and share == 0:
+            try:
+                found = [self._line(reason) for reason in self._odd()]
+            except (SafetensorError, OSError) as error:
+                found = [self._line(f"cannot be read: {error}")]
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """Parameters and saved buffers."""
+        return list(self._weight_map)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._file(self._weight_map[name]).get_slice(name).get_shape())
+
+    def weight(self, name: str) -> Tensor:
+        """The whole tensor, on the CPU, in the dtype it was stored in."""
+        return self._file(self._weight_map[name]).get_tensor(name)
+
+    def states(self, name: str) -> list[str]:
+        """Names of the optimizer's state for a parameter, but for `step`."""
+        return [state for state in self._pieces.get(name, {}) if state != "step"]
+
+    def optimizer(self, name: str, state: str, start: int, stop: int) -> Tensor:
+        """Elements [start, stop) of a flattened parameter's state: [stop - start] float32, on the CPU."""
+        result = torch.empty(stop - start)
+        for first, end, file, key in self._pieces[name][state]:
+            a, b = max(first, start), min(end, stop)
+            if a < b:
+                result[a - start : b - start] = self._file(file).get_slice(key)[a - first : b - first]
+        return result
+
+    def updates_of(self, name: str) -> float | None:
+        """How often the optimizer has stepped a parameter; None where it does not count."""
+        if "step" not in self._pieces.get(name, {}):
+            return None
+        _, _, file, key = self._pieces[name]["step"][0]
+        return float(self._file(file).get_tensor(key))
+
+    def random_state(self, rank: int) -> dict[str, Tensor] | None:
+        """What `toolkit.checkpoint.randomness` kept of that rank."""
+        for name in self.files:
+            if name.startswith(f"random-{rank + 1:05d}-of-"):
+                file = self._file(name)
+                return {key: file.get_tensor(key) for key in file.keys()}
+        return None
+
+    @cached_property
+    def _pieces(self) -> dict[str, dict[str, list[tuple[int, int, str, str]]]]:
+        """{parameter: {state: [(start, stop, file, key)]}}"""
+        pieces: dict[str, dict[str, list[tuple[int, int, str, str]]]] = {}
+        for name in sorted(self.files):
+            if name.startswith("optimizer-"):
+                file = self._file(name)
+                for key in file.keys():
+                    parameter, state, start = _parse(key)
+                    stop = start + math.prod(file.get_slice(key).get_shape())
+                    pieces.setdefault(parameter, {}).setdefault(state, []).append((start, stop, name, key))
+        return pieces
+
+    def _odd(self) -> Iterator[str]:
+        """What does not fit together although each file is as written."""
+        told = self.about["parameters"]
+        for name in told.keys() - self._weight_map.keys():
+            yield f"{INDEX} lacks {name}"
+        for name in self._weight_map:
+            if name in told and list(self.shape(name)) != told[name]["shape"]:
+                yield f"{name} has shape {self.shape(name)}, {ABOUT} says {tuple(told[name]['shape'])}"
+        for name, states in self._pieces.items():
+            size = math.prod(told[name]["shape"]) if name in told else -1
+            for state, held in states.items():
+                at = 0
+                for start, stop, _, _ in sorted(held):
+                    at = stop if start == at else -1
+                if at != (1 if state == "step" else size):
+                    yield f"the optimizer's {state} of {name} is not whole"
+
+    def _file(self, name: str) -> Any:
+        if name not in self._opened:
+            self._opened[name] = safe_open(str(self.folder / name), framework="pt")
+        return self._opened[name]
+
+    def _json(self, name: str, key: str | None = None) -> dict[str, Any]:
+        try:
+            content = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            if content.get("format", 1) != 1:
+                raise UserError(self._line(f"{name} has format {content['format']!r}, this version reads 1"))
+            content = content if key is None else content[key]
+            if not isinstance(content, dict) or (name == ABOUT and not isinstance(content.get("step"), int)):
+                raise ValueError("not what was written")
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(self._line(f"{name} is damaged or missing ({error})")) from None
+        return content
+
+    def _line(self, reason: str) -> str:
+        return fault("checkpoint", str(self.folder), reason, REMEDY)
+
+
+def find(path: Path) -> list[Path]:
+    """The checkpoints at a path, oldest first, sorted as numbers: of an output folder, or the one that it is itself."""
+    path = Path(path)
+    if NAME.fullmatch(path.name) or (path / MANIFEST).exists():
+        return [path]
+    for folder in (path / "checkpoints", path):
+        found = [each for each in (folder.iterdir() if folder.is_dir() else ()) if NAME.fullmatch(each.name)]
+        if found:
+            return sorted(found, key=lambda each: int(each.name.partition("-")[2]))
+    return []
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Temporary folders that a killed save left in an output folder."""
+    return sorted((Path(path) / "checkpoints").glob(".step-*.tmp"))
+
+
+def newest_whole(path: Path) -> Checkpoint:
+    """The newest checkpoint at a path that is whole.
+
+    Raises:
+        UserError: there is none, or a path that is itself a checkpoint is damaged.
+    """
+    found = find(path)
+    faults: list[str] = []
+    for folder in reversed(found):
+        try:
+            checkpoint = Checkpoint(folder)
+        except UserError as error:
+            faults += error.lines
+            continue
+        if not (lines := checkpoint.faults()):
+            return checkpoint
+        faults += lines
+    raise UserError(*(faults or [fault("checkpoint", str(path), "there is none", "name one, or a run's folder")]))
+
+
+def _parse(key: str) -> tuple[str, str, int]:
+    """NAME/STATE/START, or NAME/step."""
+    if key.endswith("/step"):
+        return key.removesuffix("/step"), "step", 0
+    name, state, start = key.rsplit("/", 2)
+    return name, state, int(start)

@@ -1,0 +1,177 @@
+"""Goes on from a checkpoint of any setup: which one, whether it is whole and fits, and what of it goes where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.checkpoint.keep import order_of
+from toolkit.checkpoint.position import Position
+from toolkit.checkpoint.randomness import set_random_state
+from toolkit.checkpoint.reader import Checkpoint, find
+from toolkit.data.sampler import Sampler
+from toolkit.engines import Engine
+from toolkit.engines.ranks import every_rank, on_rank_0
+from toolkit.errors import UserError, fault
+from toolkit.launch import say
+
+ARGUMENT = "--resume_from_checkpoint"
+# Values that may change from one part of a run to the next: told, not refused.
+MAY_CHANGE = (
+    "learning_rate",
+    "weight_decay",
+    "momentum",
+    "lr_scheduler_type",
+    "num_warmup_steps",
+    "max_grad_norm",
+)
+
+
+def choose(wanted: str | None, output_dir: Path, restarted: bool) -> Checkpoint | None:
+    """The checkpoint to go on from, whole on every rank; None to start fresh. Collective.
+
+    Args:
+        wanted: `auto`, a checkpoint, or a run's folder; None for none.
+        restarted: the launcher has started the ranks again: the run's own newest checkpoint comes first.
+
+    Raises:
+        UserError: a path with nothing to load, or with nothing whole: a line for each fault, on every rank alike.
+    """
+    auto = wanted == "auto" or (restarted and wanted is None)
+    places = [str(output_dir)] * (auto or restarted) + ([wanted] if wanted is not None and not auto else [])
+    faults: list[str] = []
+    for place in places:
+        for name in on_rank_0(partial(_newest_first, place)):
+            lines = _faults(Path(name))
+            if not lines:
+                for line in faults:
+                    say(f"passed over: {line}")
+                return Checkpoint(Path(name))
+            faults += lines
+    if wanted is not None and not auto:
+        raise UserError(*(faults or [_nothing(Path(wanted))]))
+    if auto:
+        for line in faults:
+            say(f"passed over: {line}")
+        say(f"no whole checkpoint in {output_dir}: starting fresh")
+    return None
+
+
+def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps: int) -> Position:
+    """Put a checkpoint into the engine and this process's random generators. Collective.
+
+    Returns:
+        Where the run that wrote it stood.
+
+    Raises:
+        UserError: it is of another model, optimizer, or order of samples.
+    """
+    about = checkpoint.about
+    lines = list(_misfits(engine, checkpoint, sampler))
+    if lines:
+        raise UserError(*lines)
+    layout = engine.layout()
+    engine.restore(((name, checkpoint.weight(name)) for name in layout), checkpoint)
+    engine.updates = about["updates"]
+    _restore_random(engine, checkpoint)
+    told = about.get("setup") or {}
+    writer = f", written by {_value(told, 'strategy')} on rank count {_value(told, 'world_size')}" if told else ""
+    say(f"resumed from {checkpoint.folder}: step {checkpoint.step}{writer}")
+    for name in MAY_CHANGE:
+        if told and _value(told, name) != getattr(engine.setup, name):
+            say(f"{name} is {getattr(engine.setup, name)}, it was {_value(told, name)}")
+    if about.get("total_steps") not in (None, total_steps):
+        say(f"the schedule now ends at step {total_steps}, not {about['total_steps']}")
+    return _progress(checkpoint, sampler)
+
+
+def _newest_first(place: str) -> list[str]:
+    return [str(each) for each in reversed(find(Path(place)))]
+
+
+def _faults(folder: Path) -> list[str]:
+    """What any rank finds wrong, each hashing its share of the files; the same list on every rank."""
+    rank, size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _group() else (0, 1)
+    try:
+        lines = Checkpoint(folder).faults(rank, size)
+    except UserError as error:
+        lines = list(error.lines)
+    return list(dict.fromkeys(line for share in every_rank(lines) for line in share))
+
+
+def _nothing(path: Path) -> str:
+    there = [each.name for each in find(path.parent)]
+    reason = "no such folder" if not path.exists() else "holds no checkpoint"
+    remedy = f"there are {', '.join(there)}" if there else "name a checkpoint or a run's folder, or auto"
+    return fault(ARGUMENT, str(path), reason, remedy)
+
+
+def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler) -> Iterator[str]:
+    layout = engine.layout()
+    held = {name: checkpoint.shape(name) for name in checkpoint.names}
+    wrong = [f"it has no {name}" for name in layout if name not in held]
+    wrong += [f"{name} is not in this model" for name in held if name not in layout]
+    wrong += [
+        f"{name} has shape {held[name]}, here {layout[name][1]}"
+        for name in layout
+        if name in held and held[name] != layout[name][1]
+    ]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        yield _line(checkpoint, f"of another model: {wrong[0]}{more}", "build the model that wrote it")
+        return
+    states = {name: checkpoint.states(name) or checkpoint.updates_of(name) is not None for name in held}
+    bare = [name for name, (_, _, trained) in layout.items() if trained and not states[name]]
+    if any(states.values()) and bare:
+        reason = f"has no optimizer state for {', '.join(bare)}, frozen when it was written"
+        yield _line(checkpoint, reason, "freeze them again, or start from its weights with `oneloop export`")
+    kind = type(engine.torch_optimizer).__name__
+    if any(states.values()) and checkpoint.about.get("optimizer") not in (None, kind):
+        reason = f"holds the state of {checkpoint.about['optimizer']}, this run has {kind}"
+        yield _line(checkpoint, reason, "take the same --optimizer")
+    order, here = checkpoint.about.get("order"), order_of(sampler)
+    changed = [f"{name} {here[name]}, was {order[name]}" for name in here if order and order[name] != here[name]]
+    if changed:
+        reason = f"its samples came in another order: {'; '.join(changed)}"
+        yield _line(checkpoint, reason, "give the same values, or start from its weights with `oneloop export`")
+
+
+def _restore_random(engine: Engine, checkpoint: Checkpoint) -> None:
+    rank, size = engine.setup.rank, engine.setup.world_size
+    wrote = sum(name.startswith("random-") for name in checkpoint.files)
+    state = checkpoint.random_state(rank)
+    if state is not None and wrote == size:
+        set_random_state(state, engine.device)
+        return
+    # Another number of ranks draws another dropout; so that none repeats what was drawn before, from a seed of its own.
+    seed = np.random.SeedSequence([engine.setup.seed, checkpoint.step, rank]).generate_state(1)[0]
+    torch.manual_seed(int(seed))
+    say(f"random states of {wrote} ranks do not fit {size}: dropout goes on from (seed, step, rank)")
+
+
+def _progress(checkpoint: Checkpoint, sampler: Sampler) -> Position:
+    about: dict[str, Any] = checkpoint.about
+    if about.get("order") is not None:
+        return Position(**{name: about[name] for name in Position.__dataclass_fields__})
+    # Written by another tool: as many steps of these global batches.
+    at = Position(checkpoint.step, *divmod(checkpoint.step, sampler.steps_per_epoch))
+    at.samples = at.epoch * (sampler.size - sampler.dropped_per_epoch) + at.index * sampler.train_batch_size
+    say(f"it does not say which samples it has seen: going on at step {at.index} of epoch {at.epoch}")
+    return at
+
+
+def _value(told: dict[str, Any], name: str) -> Any:
+    return told.get(name, {}).get("value")
+
+
+def _line(checkpoint: Checkpoint, reason: str, remedy: str) -> str:
+    return fault(ARGUMENT, str(checkpoint.folder), reason, remedy)
+
+
+def _group() -> bool:
+    return torch.distributed.is_initialized()

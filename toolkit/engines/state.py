@@ -1,0 +1,150 @@
+"""The optimizer's state by parameter name: where each piece of it lies, whatever strategy cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.errors import UserError, fault
+
+
+class Slot(NamedTuple):
+    """Elements [start, stop) of a flattened parameter lie at `offset` of a tensor that the torch optimizer steps."""
+
+    name: str
+    start: int
+    stop: int
+    tensor: Tensor  # the parameter itself, or ZeRO's flat fp32 partition: the masters of many parameters
+    offset: int
+    dtype: torch.dtype  # of the parameter
+    owned: bool = True  # this rank writes it; another holds the same where False
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The piece in a tensor of the same layout: [stop - start]."""
+        return tensor.reshape(-1)[self.offset : self.offset + self.stop - self.start]
+
+
+class Stored(Protocol):
+    """What is read of a checkpoint."""
+
+    def states(self, name: str) -> list[str]: ...
+
+    def optimizer(self, name: str, state: str, start: int, stop: int) -> Tensor: ...
+
+    def updates_of(self, name: str) -> float | None: ...
+
+
+def zero_slots(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[Slot]:
+    """Where DeepSpeed's ZeRO (1, 2, 3, a pipeline's) keeps the parameters, `names` by id, on data-parallel `rank`."""
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):  # stage 3: each parameter is cut evenly over the ranks
+        for parameter in (p for params in optimizer.fp16_groups for p in params):
+            flat, offset, size = optimizer.grad_position[optimizer.get_param_id(parameter)]
+            start, stop = rank * size, min((rank + 1) * size, parameter.ds_numel)
+            if start < stop:
+                tensor = optimizer.fp32_partitioned_groups_flat[flat]
+                yield Slot(names[id(parameter)], start, stop, tensor, offset, parameter.dtype)
+        return
+    for params, tensor in zip(optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups, strict=True):
+        for parameter in params:
+            if (held := parameter._hp_mapping) is not None:  # some of it falls into this rank's partition
+                low, high = held.lp_fragment_address, held.hp_fragment_address
+                # A parameter that two stages of a pipeline share is written by the first.
+                owned = not getattr(parameter, "ds_pipe_replicated", False)
+                stop = low.start + low.numel
+                yield Slot(names[id(parameter)], low.start, stop, tensor, high.start, parameter.dtype, owned)
+
+
+def pieces(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> Iterator[tuple[str, Tensor]]:
+    """(key, live view) of the state that this rank writes: `NAME/STATE/START` [n], and `NAME/step` [] once."""
+    for slot in slots:
+        if not slot.owned:
+            continue
+        if slot.dtype != torch.float32 and slot.tensor.dtype == torch.float32:
+            yield f"{slot.name}/master/{slot.start}", slot.of(slot.tensor)
+        for state, value in optimizer.state.get(slot.tensor, {}).items():
+            if state == "step":
+                if slot.start == 0:
+                    yield f"{slot.name}/step", torch.as_tensor(value, dtype=torch.float32)
+            elif isinstance(value, Tensor):
+                yield f"{slot.name}/{state}/{slot.start}", slot.of(value)
+
+
+def check_elementwise(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> None:
+    """Raise UserError if the optimizer keeps state that is not one number for each number of a parameter.
+
+    ZeRO cuts parameters into flat partitions: such an optimizer would be another algorithm there, and its state has no
+    place in a checkpoint that every setup reads.
+    """
+    for slot in slots:
+        for state, value in optimizer.state.get(slot.tensor, {}).items():
+            if state != "step" and isinstance(value, Tensor) and value.numel() != slot.tensor.numel():
+                reason = f"keeps {state} of shape {tuple(value.shape)} for {slot.name}, not one number for each of it"
+                remedy = "use one that works element by element: SGD, Adam, AdamW, Adagrad, Lion"
+                raise UserError(fault("optimizer", type(optimizer).__name__, reason, remedy))
+
+
+@torch.no_grad()
+def restore(optimizer: torch.optim.Optimizer, slots: Iterable[Slot], stored: Stored) -> None:
+    """Give the optimizer the stored state without a step of its own, which would decay weights and count.
+
+    Raises:
+        UserError: parameters that ZeRO steps together were stepped unequally often.
+    """
+    of_tensor: dict[int, list[Slot]] = {}
+    for slot in slots:
+        of_tensor.setdefault(id(slot.tensor), []).append(slot)
+    for together in of_tensor.values():
+        tensor = together[0].tensor
+        counts: dict[float | None, str] = {}
+        state: dict[str, Tensor] = {}
+        for slot in together:
+            counts[stored.updates_of(slot.name)] = slot.name
+            for name in stored.states(slot.name):
+                whole = tensor if name == "master" else state.setdefault(name, _zeros(tensor))
+                slot.of(whole).copy_(stored.optimizer(slot.name, name, slot.start, slot.stop))
+        if len(counts) > 1:
+            told = ", ".join(f"{name} {'never' if n is None else f'{n:g} times'}" for n, name in counts.items())
+            reason = "were stepped unequally often, and this setup steps them as one"
+            raise UserError(fault("checkpoint", told, reason, "resume in ddp or one process"))
+        (count,) = counts
+        if count is not None:
+            fused = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
+            # As torch's own load_state_dict has it: beside the parameter for fused kernels, on the CPU else.
+            state["step"] = torch.tensor(count, dtype=torch.float32, device=tensor.device if fused else "cpu")
+        if state:
+            optimizer.state[tensor] = state
+
+
+def share_out(sizes: Mapping[str, int], holders: Mapping[str, list[int]]) -> dict[str, int]:
+    """{name: rank that writes it}: of the ranks that hold it, the one with the least to write so far; the largest
+    first."""
+    load: dict[int, int] = {}
+    writers = {}
+    for name in sorted(sizes, key=lambda each: (-sizes[each], each)):
+        writer = min(holders[name], key=lambda rank: (load.get(rank, 0), rank))
+        load[writer] = load.get(writer, 0) + sizes[name]
+        writers[name] = writer
+    return writers
+
+
+def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: matrices and kernels decay; biases, norms and scalars do not."""
+    trainable = [parameter for _, parameter in named if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.dim() > 1]},
+        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, buffer) of those that a state dict holds."""
+    saved = model.state_dict(keep_vars=True)
+    return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)

@@ -1,0 +1,74 @@
+"""Kinds of values on a command line: each reads a text, or says in a ValueError what it expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from toolkit.setup.dsjson import nearest
+from toolkit.setup.schema import LARGEST
+
+Kind: TypeAlias = Callable[[str], Any]
+
+
+def whole(low: int) -> Kind:
+    """An integer of at least `low` that 64 bits hold."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("expected an integer") from None
+        if value < low:
+            raise ValueError(f"must be {low} or more")
+        if value > LARGEST:
+            raise ValueError(f"must be {LARGEST} or less")
+        return value
+
+    return read
+
+
+def real(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
+    """A finite number in [low, high), or (low, high) where `above`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("expected a number") from None
+        if not math.isfinite(value):
+            raise ValueError("expected a finite number")
+        if value < low or value >= high or (above and value == low):
+            raise ValueError(
+                f"must be {'above' if above else 'at least'} {low:g}" + f" and below {high:g}" * (high < math.inf)
+            )
+        return value
+
+    return read
+
+
+def one_of(*names: str) -> Kind:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(
+                f"expected one of {', '.join(names)}" + (f" ({hint})" if (hint := nearest(text, names)) else "")
+            )
+        return text
+
+    return read
+
+
+def switch(text: str) -> bool:
+    """true or false, as `--name`, `--name true` and `--name false` give it."""
+    if text.lower() not in ("true", "1", "yes", "false", "0", "no"):
+        raise ValueError("expected true or false")
+    return text.lower() in ("true", "1", "yes")
+
+
+def steps_or_epoch(text: str) -> int | str:
+    """A number of optimizer steps, or `epoch`."""
+    try:
+        return text if text == "epoch" else whole(1)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or epoch") from None

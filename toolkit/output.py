@@ -1,0 +1,110 @@
+"""The folder of a run: made, or gone on in; one that holds another run is not touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from argparse import Namespace
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import torch.distributed as dist
+
+from toolkit.checkpoint.reader import Checkpoint, find, leftovers
+from toolkit.checkpoint.resume import ARGUMENT, choose
+from toolkit.engines.ranks import on_rank_0
+from toolkit.errors import UserError, fault
+from toolkit.launch import say
+
+OF_A_RUN = ("summary.json", "metrics.jsonl", "config", "checkpoints")
+
+
+def claim(arguments: Namespace) -> tuple[Path, Checkpoint | None]:
+    """This run's folder, and the checkpoint that it goes on from, if any; the same on every rank. Collective.
+
+    Raises:
+        UserError: the folder holds another run, or cannot be made; there is nothing to go on from.
+    """
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    output_dir = Path(on_rank_0(lambda: str(_make(arguments, restarted))))
+    checkpoint = choose(arguments.resume_from_checkpoint, output_dir, restarted)
+    on_rank_0(lambda: _cut(output_dir, checkpoint))
+    return output_dir, checkpoint
+
+
+def _make(arguments: Namespace, restarted: bool) -> Path:
+    if arguments.output_dir is None:
+        return _default_dir(Path("runs", f"{Path(arguments.script).stem}-{datetime.now():%Y%m%d-%H%M%S}"), restarted)
+    folder, wanted = Path(arguments.output_dir), arguments.resume_from_checkpoint
+    held = [name for name in OF_A_RUN if (folder / name).exists()]
+    inside = wanted is not None and folder.resolve() in (Path(wanted).resolve(), *Path(wanted).resolve().parents)
+    if held and not (wanted == "auto" or inside or restarted):
+        reason = f"already holds a run ({held[0]}); it would be overwritten"
+        remedy = f"name a new folder, or go on in it with {ARGUMENT} auto"
+        raise UserError(fault("--output_dir", str(folder), reason, remedy))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot be made ({error.strerror})"
+        raise UserError(fault("--output_dir", str(folder), reason, "name a folder you may write")) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(fault("--output_dir", str(folder), "may not be written", "name a folder you may write"))
+    return folder
+
+
+def _default_dir(folder: Path, restarted: bool) -> Path:
+    """A new folder; where torchrun has started the ranks again, the one that they had."""
+    # torchrun's store outlives its ranks; the group's own view of it is another for each attempt.
+    store = None
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, timeout=timedelta(seconds=60))
+        if restarted and store.check(["oneloop/output_dir"]):
+            return Path(store.get("oneloop/output_dir").decode())
+    made = _new_dir(folder)
+    if store is not None:
+        store.set("oneloop/output_dir", str(made))
+    return made
+
+
+def _new_dir(folder: Path) -> Path:
+    """The folder, or the same with -2, -3, ... where other runs began in this second."""
+    for number in count(1):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            candidate.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            reason = f"cannot be made ({error.strerror})"
+            raise UserError(fault("--output_dir", str(candidate), reason, "name a folder you may write")) from error
+        return candidate
+    raise AssertionError("count() does not end")
+
+
+def _cut(output_dir: Path, checkpoint: Checkpoint | None) -> None:
+    """Bring the folder to where the checkpoint left it: rows past it go, later checkpoints step aside."""
+    step, due = (checkpoint.step, checkpoint.about.get("evaluation_due")) if checkpoint else (0, False)
+    for folder in leftovers(output_dir):
+        shutil.rmtree(folder, ignore_errors=True)
+        say(f"removed {folder}: a save that was cut short left it")
+    for folder in find(output_dir / "checkpoints"):
+        if int(folder.name.partition("-")[2]) > step:
+            free = (folder.with_name(f"aside-{number}-{folder.name}") for number in count(1))
+            aside = folder.rename(next(name for name in free if not name.exists()))
+            say(f"{folder.name} is past step {step} or damaged: it is now {aside}")
+    metrics = output_dir / "metrics.jsonl"
+    if metrics.exists():
+        rows = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A checkpoint is written before its step is evaluated: a resumed run does that again.
+        ahead = step - 1 if due else step
+        keep = [
+            row
+            for row in rows
+            if row.endswith("\n") and (told := json.loads(row))["step"] <= (ahead if "eval_loss" in told else step)
+        ]
+        temporary = metrics.with_suffix(".tmp")
+        temporary.write_text("".join(keep), encoding="utf-8")
+        temporary.replace(metrics)
