@@ -7,6 +7,7 @@ not at all. `<!-- file: PATH -->` writes the block that follows, `<!-- exits: N 
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -73,6 +74,16 @@ ACCURACY = {
     "accelerate launch --config_file accelerate_configs/ddp.yaml scripts/train_cnn.py": 0.85,
     "python scripts/train_bert.py": 0.82,
 }
+# One after another: stop under ZeRO-2, go on as a pipeline, verify, export, predict.
+GOES_ON = [
+    "torchrun --nproc_per_node 2 scripts/train_bert.py --deepspeed_config ds_configs/zero2.json --max_train_samples 320 "
+    "--max_eval_samples 64 --output_dir runs/reviews --stop_after_steps 5",
+    "torchrun --nproc_per_node 2 scripts/train_bert.py --deepspeed_config ds_configs/pipeline.json "
+    "--max_train_samples 320 --max_eval_samples 64 --output_dir runs/reviews --resume_from_checkpoint auto",
+    "oneloop verify runs/reviews",
+    "oneloop export runs/reviews exported",
+    "oneloop predict exported reviews.csv --output labels.csv",
+]
 OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
 
 
@@ -139,7 +150,7 @@ def run(command: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], d
 
 
 def test_every_command_is_known_here() -> None:
-    assert set(commands()) == {*OBTAINED, *ELSEWHERE}
+    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON}
 
 
 def test_markers_are_the_known_ones() -> None:
@@ -175,6 +186,27 @@ def test_your_own_model_trains_alike_in_three_setups(newcomer: Path) -> None:
     assert runs[0][2][-1] < 0.7 * runs[0][2][0]
 
 
+def test_a_run_goes_on_in_another_setup_and_labels_a_file(newcomer: Path) -> None:
+    ended = [run(command, newcomer)[0] for command in GOES_ON]
+    assert [done.returncode for done in ended] == [0] * 5, [done.stderr[-2000:] for done in ended]
+    assert "resumed from runs/reviews/checkpoints/step-000005: step 5, written by zero2" in ended[1].stderr
+    rows = [json.loads(line) for line in (newcomer / "runs/reviews/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 11))
+    verified = ended[2].stdout.splitlines()
+    assert [line.split(": ")[0] for line in verified] == [
+        "runs/reviews/checkpoints/step-000005",
+        "runs/reviews/checkpoints/step-000010",
+    ]
+    assert [line.split(": ")[1].split(" (")[0] for line in verified] == ["whole", "whole"]
+    with (newcomer / "labels.csv").open(encoding="utf-8", newline="") as file:
+        labels = list(csv.DictReader(file))
+    assert list(labels[0]) == ["label", "probability", "probability_negative", "probability_positive"]
+    assert len(labels) == 2
+    for row in labels:
+        assert float(row["probability_negative"]) + float(row["probability_positive"]) == pytest.approx(1, abs=1e-4)
+        assert float(row["probability"]) == float(row[f"probability_{row['label']}"]) >= 0.5
+
+
 def test_the_error_lines_are_those_printed(newcomer: Path) -> None:
     (command,) = [block.text.strip() for block in blocks() if "exits" in block.markers]
     (output,) = [block.text for block in blocks() if "output" in block.markers]
@@ -188,7 +220,7 @@ def test_what_a_run_leaves_is_what_the_table_says(newcomer: Path) -> None:
     cells = {re.findall("`([^`]+)`", row)[0]: set(re.findall("`([^`]+)`", row)[1:]) for row in told}
     folder = newcomer / "runs" / "left"
     assert {path.name for path in folder.iterdir()} == {name.split("/")[0] for name in cells}
-    assert len(list(folder.glob("checkpoints/step-*/model.safetensors"))) == 1
+    assert [path.name for path in folder.glob("checkpoints/*")] == ["step-000002"]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert set().union(*rows) == cells["metrics.jsonl"] - {"eval_accuracy"}  # this one has no metric
     assert summary is not None

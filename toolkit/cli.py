@@ -1,4 +1,4 @@
-"""The `oneloop` command."""
+"""The `oneloop` command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,32 @@ from pathlib import Path
 
 from toolkit import compare
 from toolkit.errors import PREFIX, UserError, fault
+from toolkit.launch import quiet_libraries
 from toolkit.version import __version__
 
 
 def main() -> None:
-    """Entry point; exits 0, 1 where a comparison differs, 2 for a user's mistake."""
+    """Entry point; exits 0, 1 where a comparison differs, 2 for a user's mistake and for what is not whole."""
+    arguments = _parser().parse_args()
+    quiet_libraries(verbose=False)
+    try:
+        sys.exit(arguments.run(arguments))
+    except UserError as error:
+        print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("oneloop: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `| head` has read enough; Python's own last flush must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="oneloop", description="One training loop, every setup, proven equal.")
     parser.add_argument("--version", action="version", version=f"oneloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+
     parity = commands.add_parser(
         "parity",
         help="train every setup on the same global batches and compare losses and weights with one process",
@@ -25,12 +43,37 @@ def main() -> None:
     parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
     parity.add_argument("--full", action="store_true", help="all eight variants, not the four that hold each pair")
     parity.add_argument("--output_dir", type=Path, help="keep the runs there; a temporary folder where left out")
-    arguments = parser.parse_args()
-    try:
-        sys.exit(_parity(arguments))
-    except UserError as error:
-        print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
-        sys.exit(2)
+    parity.set_defaults(run=_parity)
+
+    verify = commands.add_parser("verify", help="read whole checkpoints: one line for each says what is wrong")
+    verify.add_argument("path", nargs="+", type=Path, help="a checkpoint, or a run's folder: all of its")
+    verify.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="compare names and shapes with this model or checkpoint"
+    )
+    verify.set_defaults(run=_verify)
+
+    export = commands.add_parser("export", help="write a checkpoint's weights as a folder that from_pretrained loads")
+    export.add_argument("checkpoint", type=Path, help="a checkpoint, or a run's folder: its newest whole one")
+    export.add_argument("out", type=Path, help="a new folder")
+    export.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="of floating-point tensors")
+    export.set_defaults(run=_export)
+
+    predict = commands.add_parser("predict", help="label and probabilities for each row of a file, as csv or jsonl")
+    predict.add_argument("model", type=Path, help="an export, a checkpoint, a run's folder, or a text classifier's")
+    predict.add_argument(
+        "file", help="csv, tsv, json, jsonl, parquet, txt (a text a line), an image or a folder of them"
+    )
+    predict.add_argument("--batch_size", type=_at_least_1, default=32, metavar="ROWS", help="rows at a time (32)")
+    predict.add_argument("--output", metavar="FILE", help="a new .csv or .jsonl; csv to stdout where left out")
+    for kind in ("text", "text_pair", "image"):
+        predict.add_argument(f"--{kind}_column_name", metavar="NAME", help="training's own where left out")
+    predict.set_defaults(run=_predict)
+
+    brought = commands.add_parser("import", help="make a checkpoint of one that Accelerate or DeepSpeed wrote")
+    brought.add_argument("source", type=Path, help="the folder that save_state or save_checkpoint wrote")
+    brought.add_argument("out", type=Path, help="a new folder")
+    brought.set_defaults(run=_import)
+    return parser
 
 
 def _parity(arguments: argparse.Namespace) -> int:
@@ -44,6 +87,52 @@ def _parity(arguments: argparse.Namespace) -> int:
         results = compare.run(variants, folder or Path(temporary))
     report.show(results)
     return 0 if all(result.same for result in results) else 1
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from toolkit.export import verify
+
+    well = True
+    for whole, line in verify(arguments.path, arguments.model):
+        print(line, flush=True)
+        well = well and whole
+    return 0 if well else 2
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from toolkit.export import export
+
+    print(export(arguments.checkpoint, arguments.out, arguments.dtype))
+    return 0
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from toolkit import predict
+
+    predict.check_output(arguments.output)
+    predictions = predict.predict(
+        arguments.model,
+        arguments.file,
+        batch_size=arguments.batch_size,
+        text_column_name=arguments.text_column_name,
+        text_pair_column_name=arguments.text_pair_column_name,
+        image_column_name=arguments.image_column_name,
+    )
+    predict.write(predictions, arguments.output)
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from toolkit.foreign import main_import
+
+    print(main_import(arguments.source, arguments.out))
+    return 0
+
+
+def _at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of 1 or more")
+    return int(text)
 
 
 if __name__ == "__main__":

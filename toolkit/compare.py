@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint import newest_whole
 from toolkit.launch import say
 
 MODELS = ("cnn", "cnn_article", "bert", "minilm")
@@ -147,6 +146,7 @@ def launch(cases: Iterable[Case], folder: Path) -> None:
     cases = list(cases)
     for ranks, model in sorted({(case.ranks, case.variant.model) for case in cases}):
         chosen = [case for case in cases if (case.ranks, case.variant.model) == (ranks, model)]
+        chosen.sort(key=lambda case: case.setup == "single")  # it takes the launcher's variables out of the environment
         say(f"{model}: {len(chosen)} trainings on {ranks} rank{'s' * (ranks > 1)}")
         _launch(chosen, ranks, folder / f"group-{model}-{ranks}", folder)
 
@@ -195,6 +195,8 @@ def _launch(cases: list[Case], ranks: int, work: Path, folder: Path) -> None:
 
 
 def _weights(folder: Path) -> dict[str, Any]:
+    from toolkit.checkpoint import newest_whole
+
     checkpoint = newest_whole(folder)
     return {name: checkpoint.weight(name) for name in checkpoint.names}
 

@@ -86,25 +86,34 @@ def _new_dir(folder: Path) -> Path:
 
 def _cut(output_dir: Path, checkpoint: Checkpoint | None) -> None:
     """Bring the folder to where the checkpoint left it: rows past it go, later checkpoints step aside."""
-    step, due = (checkpoint.step, checkpoint.about.get("evaluation_due")) if checkpoint else (0, False)
+    step = checkpoint.step if checkpoint else 0
     for folder in leftovers(output_dir):
         shutil.rmtree(folder, ignore_errors=True)
         say(f"removed {folder}: a save that was cut short left it")
     for folder in find(output_dir / "checkpoints"):
-        if int(folder.name.partition("-")[2]) > step:
+        itself = checkpoint is not None and folder.samefile(checkpoint.folder)
+        if int(folder.name.partition("-")[2]) >= step and not itself:
             free = (folder.with_name(f"aside-{number}-{folder.name}") for number in count(1))
             aside = folder.rename(next(name for name in free if not name.exists()))
             say(f"{folder.name} is past step {step} or damaged: it is now {aside}")
     metrics = output_dir / "metrics.jsonl"
     if metrics.exists():
-        rows = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A checkpoint is written before its step is evaluated: a resumed run does that again.
-        ahead = step - 1 if due else step
-        keep = [
-            row
-            for row in rows
-            if row.endswith("\n") and (told := json.loads(row))["step"] <= (ahead if "eval_loss" in told else step)
-        ]
+        due = checkpoint is not None and bool(checkpoint.about.get("evaluation_due"))
+        rows = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        keep = [row for row in rows if _belongs(row, step, due)]
         temporary = metrics.with_suffix(".tmp")
-        temporary.write_text("".join(keep), encoding="utf-8")
-        temporary.replace(metrics)
+        try:
+            temporary.write_text("".join(keep), encoding="utf-8")
+            temporary.replace(metrics)
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror})"
+            raise UserError(fault("--output_dir", str(metrics), reason, "make room for it")) from error
+
+
+def _belongs(row: str, step: int, due: bool) -> bool:
+    """Whether a row of metrics.jsonl is whole and of a step that was done; `due`: the last one is evaluated again."""
+    try:
+        told = json.loads(row)
+        return row.endswith("\n") and told["step"] <= step and not (due and told["step"] == step and "loss" not in told)
+    except (ValueError, KeyError, TypeError):
+        return False

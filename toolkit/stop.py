@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing.util  # its clean-up at exit is registered here, so that _end_workers comes before it
 import os
 import select
 import signal as signals
@@ -37,10 +38,10 @@ class Gate:
         self.opened = False  # a run is in work
         self.started = 0  # units
         self.asked: int | None = None  # the signal this rank got, or SIGTERM for a launcher that is gone
-        self.signal: int | None = None  # the one that ended the run
+        self.signal: int | None = None  # the one that ended the run, once `go_on` has said so: equal on every rank
         self.woken = threading.Event()  # asked has changed
         self.leaving = False  # this process is on its way out: no signal hastens it
-        self._last: int | None = None
+        self._last: tuple[int, int] | None = None  # unit, signal
         self._frozen = False
         self._changed = threading.Condition()
 
@@ -49,7 +50,8 @@ class Gate:
         with self._changed:
             while self._frozen and self._last is None:
                 self._changed.wait()
-            if self._last is not None and self.started >= self._last:
+            if self._last is not None and self.started >= self._last[0]:
+                self.signal = self._last[1]
                 return False
             self.started += 1
             return True
@@ -68,20 +70,21 @@ class Gate:
     def decide(self, last: int, number: int) -> None:
         """Unit `last` is the last one, because of this signal."""
         with self._changed:
-            self._last, self.signal = last, number
+            self._last = last, number
             self._changed.notify_all()
+        if self.opened:
+            _tell(f"{signals.Signals(number).name}: ends with a checkpoint; a second signal ends it at once")
 
 
 class Agreement:
     """One rank's part in finding the last unit. `poll` is called by its watch thread every now and then.
 
     Args:
-        store: a torch.distributed store of this thread's own.
-        prefix: of the keys, "stop" and "stop/RANK".
+        prefix: of its keys in the store, "stop" and "stop/RANK".
     """
 
-    def __init__(self, gate: Gate, store: Any, prefix: str, rank: int, world_size: int) -> None:
-        self.gate, self.store, self.rank = gate, store, rank
+    def __init__(self, gate: Gate, prefix: str, rank: int, world_size: int) -> None:
+        self.gate, self.rank = gate, rank
         self.number: int | None = None  # the signal that the ranks are to end by
         self._wish = f"{prefix}stop"
         self._reports = [f"{prefix}stop/{rank}" for rank in range(world_size)]
@@ -91,20 +94,20 @@ class Agreement:
     def pending(self) -> bool:
         return self.number is not None and not self._done
 
-    def poll(self) -> bool:
+    def poll(self, store: Any) -> bool:
         """One look at the store. True where the ranks are to end at once: one of them has no run in work."""
         if self._done:
             return False
         if self.number is None:
             if self.gate.asked is not None:  # the first rank's signal is everyone's
-                self.store.compare_set(self._wish, "", str(self.gate.asked))
-            if not self.store.check([self._wish]):
+                store.compare_set(self._wish, "", str(self.gate.asked))
+            if not store.check([self._wish]):
                 return False
-            self.number = int(self.store.get(self._wish))
-            self.store.set(self._reports[self.rank], json.dumps(self.gate.freeze()))
-        if not self.store.check(self._reports):
+            self.number = int(store.get(self._wish))
+            store.set(self._reports[self.rank], json.dumps(self.gate.freeze()))
+        if not store.check(self._reports):
             return False
-        started, opened = zip(*(json.loads(self.store.get(key)) for key in self._reports), strict=True)
+        started, opened = zip(*(json.loads(store.get(key)) for key in self._reports), strict=True)
         self._done = True
         if not all(opened):
             return True
@@ -146,7 +149,9 @@ class Listener:
 
     def _run(self) -> None:
         while True:
-            if orphaned():  # `accelerate launch` with one process passes no signal on, it just ends
+            if self.gate.asked is None and orphaned():
+                # `accelerate launch` with one process passes no signal on, it just ends.
+                _tell("the launcher has ended, so this run ends as after SIGTERM")
                 self._wish(signals.SIGTERM)
             if select.select([self._read], [], [], POLL_SECONDS)[0]:
                 number = os.read(self._read, 1)[0]
@@ -246,9 +251,7 @@ def _tell(text: str) -> None:
 
 def _end_workers() -> None:
     """Workers that ignore SIGTERM would keep multiprocessing's own clean-up waiting."""
-    from multiprocessing import active_children
-
-    for child in active_children():
+    for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
 

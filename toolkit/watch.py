@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -39,15 +40,16 @@ class Watch:
         self.step = 0  # optimizer step in work, kept by the loop
         self.output_dir: Path | None = None  # where summary.json lies
         # A client of its own: a wait of the main thread would block this one's calls.
-        self._store = dist.TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60)
-        )
+        self._store = _connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         # torchrun's store outlives a restart of the ranks: the last attempt's error is not this one's.
         self._prefix = f"oneloop/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+        host, port = self._meet_at_rank_0()
+        self.store = _connect(host, port)  # the main thread's
+        self._spare: dist.TCPStore | None = _connect(host, port)
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._stopped = threading.Event()
         self._leaving = threading.Lock()
-        self._end = ends.Agreement(ends.gate, self._store, self._prefix, rank, world_size)
+        self._end = ends.Agreement(ends.gate, self._prefix, rank, world_size)
         ends.listen(alone=False)
         self._beat()
         self._thread = threading.Thread(target=self._run, name="oneloop-watch", daemon=True)
@@ -79,7 +81,7 @@ class Watch:
                 ends.gate.woken.clear()
             try:
                 self._beat()
-                if self._end.poll():
+                if self._end.poll(self._store):
                     self._end_at_once()
                 cause = self._cause() or self._silent()
                 # A launcher sends SIGTERM when another rank has failed: tell why before this one goes too.
@@ -150,7 +152,7 @@ class Watch:
                 self._beat()
                 time.sleep(BEAT_SECONDS / 2)
         except (dist.DistError, RuntimeError) as error:
-            return self._lost_store(error)
+            return self._lost_store(error) or self._wait_for_cause(seconds)
         return None
 
     def _gone(self, patience: float) -> dict[str, Any] | None:
@@ -163,11 +165,26 @@ class Watch:
                     return self._claim(rank, step, here if lives else "ended without a word (killed, or out of memory)")
         return None
 
-    def _lost_store(self, error: Exception) -> dict[str, Any]:
-        message, reporter = f"ended without a word: the store it kept is gone ({_text(error)})", self.rank
-        if ends.orphaned():
-            message, reporter = "the launcher has ended without a word, and the store it kept is gone", 0
-        return {"rank": 0, "step": self.step, "message": message, "user": None, "reporter": reporter}
+    def _meet_at_rank_0(self) -> tuple[str, int]:
+        """Host and port of a store that rank 0 keeps: torchrun's is in its agent, and goes with it."""
+        key = f"{self._prefix}kept"
+        if self.rank == 0:
+            with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as way:
+                host = way.getsockname()[0]  # under which this rank is known where all have met
+            self._kept = _connect(host, 0, is_master=True, wait_for_workers=False)
+            self._store.set(key, f"{host} {self._kept.port}")
+        host, port = self._store.get(key).decode().split()
+        return host, int(port)
+
+    def _lost_store(self, error: Exception) -> dict[str, Any] | None:
+        """Go on with the spare store: the launcher is gone, so the run is to end. None left: rank 0 is the cause."""
+        if self._spare is not None:
+            self._store, self._spare = self._spare, None
+            ends.gate.ask(self._end.number or signal.SIGTERM)
+            self._end = ends.Agreement(ends.gate, self._prefix, self.rank, self.world_size)
+            return None
+        message = f"ended without a word: the store it kept is gone ({_text(error)})"
+        return {"rank": 0, "step": self.step, "message": message, "user": None, "reporter": self.rank}
 
     def _leave(self, cause: dict[str, Any]) -> NoReturn:
         """Tell the cause if it is this rank's to tell, and end at once: collectives in flight never return."""
@@ -187,7 +204,16 @@ class Watch:
         os._exit(code)
 
 
+def _connect(host: str, port: int, **more: Any) -> dist.TCPStore:
+    return dist.TCPStore(host, port, timeout=timedelta(seconds=60), **more)
+
+
 current: Watch | None = None
+
+
+def store() -> dist.Store:
+    """The main thread's store, which a launcher that is killed does not take with it."""
+    return current.store if current else dist.distributed_c10d._get_default_store()
 
 
 def start(rank: int, world_size: int, timeout: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -111,8 +112,7 @@ class TensorFile:
 def write_json(path: Path, content: Any) -> None:
     """Write and sync; OSError where the disk does not take it."""
     with path.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+        file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -124,12 +124,11 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring a folder's entries to the disk: a rename counts only then."""
+    """Bring a folder's entries to the disk: a rename counts only then. Some network file systems cannot."""
     handle = os.open(path, os.O_RDONLY)
-    try:
+    with contextlib.suppress(OSError):
         os.fsync(handle)
-    finally:
-        os.close(handle)
+    os.close(handle)
 
 
 def ordered(dtypes: Mapping[str, torch.dtype]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import shutil
 from argparse import Namespace
@@ -10,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint.files import DTYPES
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.reader import find
 from toolkit.checkpoint.save import save
@@ -17,6 +19,7 @@ from toolkit.data.sampler import Sampler
 from toolkit.data.sources import Data
 from toolkit.engines import Engine
 from toolkit.engines.ranks import on_rank_0
+from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "datasets", "evaluate")
@@ -32,6 +35,10 @@ class Checkpoints:
         self.folder = output_dir / "checkpoints"
         self.every, self.limit = arguments.checkpointing_steps, arguments.save_total_limit
         self.failed = False  # whether the last save did
+        for name, (dtype, shape, _) in engine.layout().items():
+            if dtype not in DTYPES or 0 in shape:
+                reason = f"is {dtype} of shape {shape}, which a checkpoint has no place for"
+                raise UserError(fault("model", name, reason, "leave it out, or make it a buffer with persistent=False"))
         # A run that goes on in its folder has the checkpoint that it stands at.
         there = on_rank_0(lambda: [each.name for each in find(self.folder)])
         self._saved_step = int(there[-1].partition("-")[2]) if there else 0
@@ -43,22 +50,21 @@ class Checkpoints:
 
     def save(self, at: Position) -> None:
         """Write a checkpoint of this step, once; a failure is told, and the next save tries again. Collective."""
-        if at.step in (0, self._saved_step):
-            return
-        folder = self.folder / name_of(at.step)
-        problem = save(self.engine, folder, self._about(at), self._add_files)
-        self.failed = problem is not None
-        if self.failed:
-            say(f"warning: checkpoint {folder.name} could not be written ({problem}); earlier ones are whole")
-            return
-        self._saved_step = at.step
+        if at.step not in (0, self._saved_step):
+            folder = self.folder / name_of(at.step)
+            problem = save(self.engine, folder, self._about(at), self._add_files)
+            self.failed = problem is not None
+            if self.failed:
+                say(f"warning: checkpoint {folder.name} could not be written ({problem}); earlier ones are whole")
+                return
+            self._saved_step = at.step
         on_rank_0(lambda: self._prune(at))
 
     def _about(self, at: Position) -> dict[str, Any]:
         engine = self.engine
         arguments = engine.model_arguments if isinstance(engine.model_arguments, dict) else None
         return asdict(at) | {
-            "scores": {name: value if value == value else None for name, value in at.scores.items()},  # JSON has no NaN
+            "scores": {name: value if _in_json(value) else None for name, value in at.scores.items()},
             "updates": engine.updates,
             "total_steps": self.total_steps,
             "order": order_of(self.sampler),
@@ -97,6 +103,11 @@ class Checkpoints:
 def name_of(step: int) -> str:
     """Name of a checkpoint's folder."""
     return f"step-{step:06d}"
+
+
+def _in_json(value: Any) -> bool:
+    """JSON has no NaN and no infinity."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def versions() -> dict[str, str]:

@@ -37,33 +37,44 @@ class Checkpoint:
             raise UserError(self._line(f"not a whole checkpoint: {found}"))
         self.files: dict[str, dict[str, Any]] = self._json(MANIFEST, "files")
         for name, entry in self.files.items():
-            if not isinstance(entry, dict) or set(entry) != {"size", "sha256"}:
+            if Path(name).name != name or not isinstance(entry, dict) or set(entry) != {"size", "sha256"}:
                 raise UserError(self._line(f"{MANIFEST} is damaged at {name!r}"))
         self.about: dict[str, Any] = self._json(ABOUT)
         self.step = int(self.about["step"])
         self._weight_map: dict[str, str] = self._json(INDEX, "weight_map")
         self._opened: dict[str, Any] = {}
 
-    def faults(self, share: int = 0, of: int = 1) -> list[str]:
-        """One line for each file that is missing or damaged, of every `of`-th file from `share` on; share 0 also
-        looks whether the whole fits together."""
+    def faults(self) -> list[str]:
+        """One line for each file that is missing or damaged; where none is, one if they do not fit together."""
+        return self.damage() or self.misfits()
+
+    def damage(self, share: int = 0, of: int = 1) -> list[str]:
+        """One line for each file that is not as the manifest says, of every `of`-th file from `share` on."""
         found = []
         for name in sorted(self.files)[share::of]:
-            path = self.folder / name
-            if not path.is_file():
-                found.append(fault(str(path), "missing", f"{MANIFEST} has it", REMEDY))
-            elif (size := path.stat().st_size) != self.files[name]["size"]:
-                reason = f"{self.files[name]['size']} bytes were written"
-                found.append(fault(str(path), f"{size} bytes", reason, REMEDY))
-            elif (digest := record(path)["sha256"]) != self.files[name]["sha256"]:
-                reason = f"its SHA-256 is not the one in {MANIFEST}: damaged"
-                found.append(fault(str(path), digest[:12], reason, REMEDY))
-        if not found and share == 0:
+            path, told = self.folder / name, self.files[name]
             try:
-                found = [self._line(reason) for reason in self._odd()]
-            except (SafetensorError, OSError) as error:
-                found = [self._line(f"cannot be read: {error}")]
+                here = record(path)
+            except OSError as error:
+                value = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+                found.append(fault(str(path), value, f"{MANIFEST} has it ({error.strerror})", REMEDY))
+                continue
+            if here["size"] != told["size"]:
+                reason = f"{told['size']} bytes were written"
+                found.append(fault(str(path), f"{here['size']} bytes", reason, REMEDY))
+            elif here != told:
+                reason = f"its SHA-256 is not the one in {MANIFEST}: damaged"
+                found.append(fault(str(path), here["sha256"][:12], reason, REMEDY))
         return found
+
+    def misfits(self) -> list[str]:
+        """At most one line: what does not fit together although each file is as it was written."""
+        try:
+            odd = list(self._odd())
+        except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+            odd = [f"cannot be read: {error!r}"]
+        more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
+        return [self._line(odd[0] + more)] if odd else []
 
     @property
     def names(self) -> list[str]:
@@ -119,12 +130,22 @@ class Checkpoint:
         return pieces
 
     def _odd(self) -> Iterator[str]:
-        """What does not fit together although each file is as written."""
+        for path in sorted(self.folder.glob("*.safetensors")):
+            if path.name not in self.files:
+                yield f"{path.name} is not in {MANIFEST}, and `from_pretrained` might load it instead"
+        for name in self.files:
+            if name.endswith(".safetensors"):
+                self._file(name)  # readable
         told = self.about["parameters"]
-        for name in told.keys() - self._weight_map.keys():
-            yield f"{INDEX} lacks {name}"
-        for name in self._weight_map:
-            if name in told and list(self.shape(name)) != told[name]["shape"]:
+        for name in told:
+            if name not in self._weight_map:
+                yield f"{INDEX} lacks {name}"
+        for name, file in self._weight_map.items():
+            if file not in self.files:
+                yield f"{INDEX} has {name} in {file!r}, which {MANIFEST} lacks"
+            elif name not in told:
+                yield f"{ABOUT} lacks {name}"
+            elif list(self.shape(name)) != told[name]["shape"]:
                 yield f"{name} has shape {self.shape(name)}, {ABOUT} says {tuple(told[name]['shape'])}"
         for name, states in self._pieces.items():
             size = math.prod(told[name]["shape"]) if name in told else -1
@@ -142,13 +163,13 @@ class Checkpoint:
 
     def _json(self, name: str, key: str | None = None) -> dict[str, Any]:
         try:
-            content = json.loads((self.folder / name).read_text(encoding="utf-8"))
-            if content.get("format", 1) != 1:
+            content = json.loads((self.folder / name).read_text(encoding="utf-8"), object_pairs_hook=_once)
+            if name != INDEX and content["format"] != 1:
                 raise UserError(self._line(f"{name} has format {content['format']!r}, this version reads 1"))
             content = content if key is None else content[key]
             if not isinstance(content, dict) or (name == ABOUT and not isinstance(content.get("step"), int)):
                 raise ValueError("not what was written")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(self._line(f"{name} is damaged or missing ({error})")) from None
         return content
 
@@ -159,10 +180,11 @@ class Checkpoint:
 def find(path: Path) -> list[Path]:
     """The checkpoints at a path, oldest first, sorted as numbers: of an output folder, or the one that it is itself."""
     path = Path(path)
-    if NAME.fullmatch(path.name) or (path / MANIFEST).exists():
+    places = [place for place in (path / "checkpoints", path) if place.is_dir()]
+    if (path / MANIFEST).exists() or (NAME.fullmatch(path.name) and places == [path]):
         return [path]
-    for folder in (path / "checkpoints", path):
-        found = [each for each in (folder.iterdir() if folder.is_dir() else ()) if NAME.fullmatch(each.name)]
+    for place in places:
+        found = [each for each in place.iterdir() if NAME.fullmatch(each.name) and each.is_dir()]
         if found:
             return sorted(found, key=lambda each: int(each.name.partition("-")[2]))
     return []
@@ -191,6 +213,14 @@ def newest_whole(path: Path) -> Checkpoint:
             return checkpoint
         faults += lines
     raise UserError(*(faults or [fault("checkpoint", str(path), "there is none", "name one, or a run's folder")]))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ: of two equal ones, which damage can make, json keeps the last in silence."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key stands twice")
+    return content
 
 
 def _parse(key: str) -> tuple[str, str, int]:

@@ -98,15 +98,18 @@ def _faults(folder: Path) -> list[str]:
     """What any rank finds wrong, each hashing its share of the files; the same list on every rank."""
     rank, size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _group() else (0, 1)
     try:
-        lines = Checkpoint(folder).faults(rank, size)
+        checkpoint = Checkpoint(folder)
+        lines = checkpoint.damage(rank, size)
     except UserError as error:
         lines = list(error.lines)
-    return list(dict.fromkeys(line for share in every_rank(lines) for line in share))
+    lines = list(dict.fromkeys(line for share in every_rank(lines) for line in share))
+    # Files are opened once every rank's share is sound: a damaged one would be told twice.
+    return lines or on_rank_0(lambda: checkpoint.misfits())
 
 
 def _nothing(path: Path) -> str:
     there = [each.name for each in find(path.parent)]
-    reason = "no such folder" if not path.exists() else "holds no checkpoint"
+    reason = "holds no checkpoint" if path.is_dir() else "is a file" if path.exists() else "no such folder"
     remedy = f"there are {', '.join(there)}" if there else "name a checkpoint or a run's folder, or auto"
     return fault(ARGUMENT, str(path), reason, remedy)
 
@@ -131,8 +134,8 @@ def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler) -> Iterat
         reason = f"has no optimizer state for {', '.join(bare)}, frozen when it was written"
         yield _line(checkpoint, reason, "freeze them again, or start from its weights with `oneloop export`")
     kind = type(engine.torch_optimizer).__name__
-    if any(states.values()) and checkpoint.about.get("optimizer") not in (None, kind):
-        reason = f"holds the state of {checkpoint.about['optimizer']}, this run has {kind}"
+    if checkpoint.about.get("optimizer") not in (None, kind):
+        reason = f"was trained with {checkpoint.about['optimizer']}, this run has {kind}"
         yield _line(checkpoint, reason, "take the same --optimizer")
     order, here = checkpoint.about.get("order"), order_of(sampler)
     changed = [f"{name} {here[name]}, was {order[name]}" for name in here if order and order[name] != here[name]]

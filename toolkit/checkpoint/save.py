@@ -159,7 +159,10 @@ def _seal(
 ) -> None:
     """Add the JSON files, the manifest last, and give the folder its name."""
     try:
-        extras(temporary)
+        try:
+            extras(temporary)
+        except Exception as error:  # the tokenizers library has no OSError for a disk that is full
+            raise OSError(str(error)) from error
         write_json(temporary / INDEX, {"metadata": {"total_size": total_size}, "weight_map": weight_map})
         write_json(temporary / ABOUT, {"format": 1} | about)
         absent = [name for name in files if not (temporary / name).is_file()]

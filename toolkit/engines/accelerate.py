@@ -31,6 +31,7 @@ class AccelerateEngine(Engine):
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:
         super().__init__(setup, model, loss_fn)
+        self._linear = torch.nn.functional.linear
         self.accelerator = _accelerator(setup, model)
         self.device = self.accelerator.device
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
@@ -144,6 +145,8 @@ class AccelerateEngine(Engine):
             self.model.destroy()
         self.accelerator.free_memory()
         _reset_accelerate()
+        # ZeRO-3 replaces it for the whole process, by one that sums a bias's gradient in another order.
+        torch.nn.functional.linear = self._linear
 
 
 def total_norm(gradients: Iterable[Tensor]) -> Tensor:

@@ -47,14 +47,19 @@ def zero_slots(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[
                 tensor = optimizer.fp32_partitioned_groups_flat[flat]
                 yield Slot(names[id(parameter)], start, stop, tensor, offset, parameter.dtype)
         return
-    for params, tensor in zip(optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups, strict=True):
-        for parameter in params:
-            if (held := parameter._hp_mapping) is not None:  # some of it falls into this rank's partition
-                low, high = held.lp_fragment_address, held.hp_fragment_address
+    # DeepSpeed's own mapping (`_hp_mapping`) takes the order before round_robin_gradients has changed it.
+    for number, tensor in enumerate(optimizer.single_partition_of_fp32_groups):
+        begin, end = rank * tensor.numel(), (rank + 1) * tensor.numel()  # of this rank's partition
+        placed = zip(
+            optimizer.round_robin_bit16_groups[number], optimizer.round_robin_bit16_offsets[number], strict=True
+        )
+        for parameter, at in placed:
+            first, stop = max(at, begin), min(at + parameter.numel(), end)
+            if first < stop:  # some of it falls into the partition
                 # A parameter that two stages of a pipeline share is written by the first.
                 owned = not getattr(parameter, "ds_pipe_replicated", False)
-                stop = low.start + low.numel
-                yield Slot(names[id(parameter)], low.start, stop, tensor, high.start, parameter.dtype, owned)
+                place = (first - at, stop - at, tensor, first - begin)
+                yield Slot(names[id(parameter)], *place, parameter.dtype, owned)
 
 
 def pieces(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> Iterator[tuple[str, Tensor]]:
