@@ -76,8 +76,8 @@ ACCURACY = {
 }
 # One after another: stop under ZeRO-2, go on as a pipeline, verify, export, predict.
 GOES_ON = [
-    "torchrun --nproc_per_node 2 scripts/train_bert.py --deepspeed_config ds_configs/zero2.json --max_train_samples 320 "
-    "--max_eval_samples 64 --output_dir runs/reviews --stop_after_steps 5",
+    "torchrun --nproc_per_node 2 scripts/train_bert.py --deepspeed_config ds_configs/zero2.json "
+    "--max_train_samples 320 --max_eval_samples 64 --output_dir runs/reviews --stop_after_steps 5",
     "torchrun --nproc_per_node 2 scripts/train_bert.py --deepspeed_config ds_configs/pipeline.json "
     "--max_train_samples 320 --max_eval_samples 64 --output_dir runs/reviews --resume_from_checkpoint auto",
     "oneloop verify runs/reviews",

@@ -55,10 +55,10 @@ def test_a_checkpoint_of_any_setup_goes_on_in_any_other(results: Any, name: str,
     result = results[name][pair]
     assert len(result.grad_norms) == STEPS - SAVED_AT == 10
     assert result.learning_rates_equal
-    # Measured over the whole matrix: TODO.
-    assert result.loss <= 1e-6
+    # Measured over the whole matrix: 2.0e-7, 5.4e-6, 8.6e-6.
+    assert result.loss <= 5e-7
     assert result.weights <= 2e-5
-    assert result.parameter <= 1e-4
+    assert result.parameter <= 5e-5
 
 
 @pytest.fixture(scope="module")

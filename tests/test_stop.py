@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from toolkit import stop
 from toolkit.stop import Agreement, Gate
 
 TERM, INT, USR1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
@@ -153,6 +154,7 @@ def main():
         print("saved", unit, stop.gate.signal, stop.reason(), flush=True)
     finally:
         stop.close_()
+    time.sleep(0.5)
     raise stop.Ended(stop.exit_code())
 
 launch.run(main)
@@ -201,7 +203,7 @@ def test_one_process_ends_its_unit_saves_and_leaves(number, code, reason):
 def test_a_second_signal_ends_at_once(number, code):
     lone = Lone(save=20)
     lone.signal(TERM)
-    time.sleep(2.2)
+    time.sleep(1.7)
     began = time.monotonic()
     lone.signal(number)
     returncode, lines, errors = lone.end()
@@ -216,6 +218,15 @@ def test_what_a_launcher_passes_on_of_the_same_signal_is_not_the_second():
         lone.signal(number)
         time.sleep(0.05)
     assert lone.end()[:2] == (130, ["unit 2", "saved 2 2 interrupted"])
+
+
+def test_what_comes_after_the_run_does_not_change_its_exit_code():
+    lone = Lone()
+    lone.signal(INT)
+    lone.read_to("saved 2 2 interrupted")
+    time.sleep(0.1)
+    lone.signal(TERM)
+    assert lone.end()[:2] == (130, [])
 
 
 def test_before_a_run_is_in_work_a_signal_ends_the_process():
@@ -256,6 +267,20 @@ def test_children_keep_their_signals_but_for_a_loaders_workers_which_leave_with_
     returncode, lines, _ = lone.end()
     assert (returncode, lines[0]) == (130, "unit 2")
     assert time.monotonic() - began < 10
+
+
+def test_a_run_in_a_thread_leaves_signals_alone():
+    before, units = signal.getsignal(TERM), []
+
+    def run():
+        stop.open_()
+        units.append(stop.go_on())
+        stop.close_()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(5)
+    assert (units, signal.getsignal(TERM)) == ([True], before)
 
 
 def test_a_process_whose_launcher_is_gone_ends_as_after_sigterm(tmp_path):

@@ -19,7 +19,7 @@ from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
-from toolkit.output import claim
+from toolkit.output import claim, clear
 
 
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
 
     output_dir, checkpoint = claim(arguments)
     at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
+    clear(output_dir, checkpoint)
     checkpoints = Checkpoints(engine, data, arguments, output_dir, train.sampler, total_steps)
     with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
         if at.evaluation_due:  # the run that was resumed had ended before it

@@ -22,7 +22,7 @@ from toolkit.checkpoint.keep import versions
 from toolkit.checkpoint.position import Position
 from toolkit.engines import Engine, StepStats
 from toolkit.engines.ranks import every_rank
-from toolkit.errors import PREFIX
+from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import say
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
@@ -63,7 +63,11 @@ class Monitor:
         current = self
         stop.open_()
         if self._writes:
-            self._write_config()
+            try:
+                self._write_config()
+            except OSError as error:
+                reason = f"cannot be written ({error.strerror})"
+                raise UserError(fault("--output_dir", str(self.output_dir), reason, "make room for it")) from error
             self._write_summary(error=None)
             for line in (self.setup.banner(), *self.setup.notes):
                 say(line)

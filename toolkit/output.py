@@ -29,9 +29,18 @@ def claim(arguments: Namespace) -> tuple[Path, Checkpoint | None]:
     """
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     output_dir = Path(on_rank_0(lambda: str(_make(arguments, restarted))))
-    checkpoint = choose(arguments.resume_from_checkpoint, output_dir, restarted)
+    return output_dir, choose(arguments.resume_from_checkpoint, output_dir, restarted)
+
+
+def clear(output_dir: Path, checkpoint: Checkpoint | None) -> None:
+    """Bring the folder to where the checkpoint left it: rows past it go, later checkpoints step aside. Collective.
+
+    To be called once it is known that the checkpoint fits: a run that is refused has changed nothing.
+
+    Raises:
+        UserError: metrics.jsonl cannot be written.
+    """
     on_rank_0(lambda: _cut(output_dir, checkpoint))
-    return output_dir, checkpoint
 
 
 def _make(arguments: Namespace, restarted: bool) -> Path:
@@ -85,8 +94,10 @@ def _new_dir(folder: Path) -> Path:
 
 
 def _cut(output_dir: Path, checkpoint: Checkpoint | None) -> None:
-    """Bring the folder to where the checkpoint left it: rows past it go, later checkpoints step aside."""
     step = checkpoint.step if checkpoint else 0
+    _cut_rows(
+        output_dir / "metrics.jsonl", step, checkpoint is not None and bool(checkpoint.about.get("evaluation_due"))
+    )
     for folder in leftovers(output_dir):
         shutil.rmtree(folder, ignore_errors=True)
         say(f"removed {folder}: a save that was cut short left it")
@@ -96,18 +107,23 @@ def _cut(output_dir: Path, checkpoint: Checkpoint | None) -> None:
             free = (folder.with_name(f"aside-{number}-{folder.name}") for number in count(1))
             aside = folder.rename(next(name for name in free if not name.exists()))
             say(f"{folder.name} is past step {step} or damaged: it is now {aside}")
-    metrics = output_dir / "metrics.jsonl"
-    if metrics.exists():
-        due = checkpoint is not None and bool(checkpoint.about.get("evaluation_due"))
-        rows = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        keep = [row for row in rows if _belongs(row, step, due)]
-        temporary = metrics.with_suffix(".tmp")
-        try:
-            temporary.write_text("".join(keep), encoding="utf-8")
-            temporary.replace(metrics)
-        except OSError as error:
-            reason = f"cannot be written ({error.strerror})"
-            raise UserError(fault("--output_dir", str(metrics), reason, "make room for it")) from error
+
+
+def _cut_rows(metrics: Path, step: int, due: bool) -> None:
+    if not metrics.exists():
+        return
+    rows = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    keep = [row for row in rows if _belongs(row, step, due)]
+    if keep == rows:
+        return
+    temporary = metrics.with_suffix(".tmp")
+    try:
+        temporary.write_text("".join(keep), encoding="utf-8")
+        temporary.replace(metrics)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        reason = f"cannot be written ({error.strerror})"
+        raise UserError(fault("--output_dir", str(metrics), reason, "make room for it")) from error
 
 
 def _belongs(row: str, step: int, due: bool) -> bool:

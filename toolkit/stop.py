@@ -22,7 +22,7 @@ from typing import Any
 SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGUSR1)
 POLL_SECONDS = 1.0
 # torchrun and deepspeed's launch.py pass on what their whole group got, as SIGTERM the latter: one wish, two signals.
-SAME_SECONDS = 2.0
+SAME_SECONDS = 1.5
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed")
 LAUNCHER_MODULES = ("accelerate.commands", "torch.distributed", "deepspeed.launcher")
 
@@ -182,9 +182,9 @@ _listener: Listener | None = None
 
 
 def listen(alone: bool) -> None:
-    """Take signals from now on, once; `alone` where no watch agrees with other ranks. Main thread only."""
+    """Take signals from now on, once; `alone` where no watch agrees with other ranks. Only the main thread can."""
     global _listener
-    if _listener is None:
+    if _listener is None and threading.current_thread() is threading.main_thread():
         atexit.register(_end_workers)
         _listener = Listener(gate, alone)
 
@@ -207,6 +207,8 @@ def close_() -> None:
     """The run has ended, or failed."""
     gate.opened = False
     if _listener is not None and _listener.alone:
+        if gate.signal is not None:
+            ignore()  # what a launcher passes on may come late, and must not change the exit code
         unlisten()
 
 

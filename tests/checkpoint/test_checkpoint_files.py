@@ -16,6 +16,7 @@ from torch import Tensor
 from toolkit.checkpoint import Checkpoint, find, newest_whole
 from toolkit.checkpoint.files import DTYPES, INDEX, MANIFEST, TensorFile, ordered, record, write_json
 from toolkit.checkpoint.save import write_alone
+from toolkit.errors import UserError
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3, 5), (2, 1, 7))
 
@@ -179,6 +180,19 @@ def test_the_shares_of_ranks_find_each_damage_once(tmp_path: Path) -> None:
             "model-00001-of-00003.safetensors",
             "optimizer-00003-of-00003.safetensors",
         ]
+
+
+@pytest.mark.parametrize("kind", ["model", "optimizer"])
+def test_a_bit_that_makes_two_names_one_is_found(tmp_path: Path, kind: str) -> None:
+    """1 and 3 differ in one bit: of a key that stands twice json keeps the last, and a file would be forgotten."""
+    folder = tmp_path / "step-000009"
+    split_up(folder)
+    text = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(text.replace(f"{kind}-00001-of", f"{kind}-00003-of"))
+    with pytest.raises(UserError) as caught:
+        Checkpoint(folder)
+    (line,) = caught.value.lines
+    assert f"{MANIFEST} is damaged or missing (a key stands twice); " in line
 
 
 def test_a_checkpoint_written_alone_is_whole(tmp_path: Path) -> None:

@@ -25,6 +25,32 @@ RESUME = "--resume_from_checkpoint"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+class NthWrite:
+    """A file whose writes count; from the n-th on they fail, after half of the bytes."""
+
+    writes = 0
+
+    def __init__(self, file: Any, fails_at: int) -> None:
+        """0: none fails."""
+        self.file, self.fails_at = file, fails_at
+
+    def write(self, raw: Any) -> Any:
+        NthWrite.writes += 1
+        if self.fails_at and NthWrite.writes >= self.fails_at:
+            self.file.write(raw[: len(raw) // 2])
+            raise FULL
+        return self.file.write(raw)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> NthWrite:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.file.close()
+
+
 class Disk:
     """A small disk that a test fills and empties."""
 
@@ -166,6 +192,37 @@ def test_rows_that_never_found_room_are_a_failure_too(tmp_path: Path, monkeypatc
     assert Run(tmp_path / "run", []).checkpoints == ["step-000002"]
 
 
+def test_rows_are_whole_or_not_there(tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what is appended fits, every second time."""
+    opens, tries = io.open, 0
+
+    def opened(file: Any, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        nonlocal tries
+        made = opens(file, mode, *rest, **more)
+        if mode != "a" or not str(file).endswith("metrics.jsonl"):
+            return made
+        tries += 1
+        before = Path(file).read_text()
+        assert before == "" or before.endswith("}\n")
+        return NthWrite(made, tries % 2)
+
+    monkeypatch.setattr(io, "open", opened)
+    monkeypatch.setattr(NthWrite, "writes", 0)
+    run = fit(tmp_path / "run")
+    assert tries > 4
+    assert [row["step"] for row in run.rows] == [row["step"] for row in whole.rows]
+    assert run.steps == whole.steps
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line(disk: Disk) -> None:
+    disk.fill()
+    with pytest.raises(UserError) as caught:
+        fit(disk.folder / "run")
+    (line,) = caught.value.lines
+    reason = "cannot be written (No space left on device); make room for it"
+    assert line == f"--output_dir: {str(disk.folder / 'run')!r}: {reason}"
+
+
 def test_a_run_that_cannot_cut_its_rows_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fit(tmp_path / "run", "--max_train_steps", "2")
     before = (run.folder / "metrics.jsonl").read_bytes()
@@ -190,31 +247,6 @@ def engine() -> Any:
     return made
 
 
-class NthWrite:
-    """A file whose writes count; from the n-th on they fail, after half of the bytes."""
-
-    writes = 0
-
-    def __init__(self, file: Any, fails_at: int | None) -> None:
-        self.file, self.fails_at = file, fails_at
-
-    def write(self, raw: Any) -> Any:
-        NthWrite.writes += 1
-        if self.fails_at is not None and NthWrite.writes >= self.fails_at:
-            self.file.write(raw[: len(raw) // 2])
-            raise FULL
-        return self.file.write(raw)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def __enter__(self) -> NthWrite:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.file.close()
-
-
 def failing(target: Any, name: str, at: int, error: OSError = FULL) -> Callable[..., Any]:
     """That function, whose call number `at` (from 1) and all after it fail."""
     real, calls = getattr(target, name), 0
@@ -234,7 +266,7 @@ def test_a_save_fails_cleanly_at_each_of_its_writes(
 ) -> None:
     first, second = (tmp_path / f"step-{step:06d}" for step in (1, 2))
     opens = io.open
-    fails_at: int | None = None
+    fails_at = 0
 
     def opened(file: Any, mode: str = "r", *rest: Any, **more: Any) -> Any:
         made = opens(file, mode, *rest, **more)
@@ -254,7 +286,7 @@ def test_a_save_fails_cleanly_at_each_of_its_writes(
         problem = save(engine, second, {"step": 2}, extras)
         assert problem is not None and "No space left on device" in problem and "\n" not in problem
         assert [path.name for path in tmp_path.iterdir()] == [first.name], number
-    fails_at = None
+    fails_at = 0
     assert {path.name: path.read_bytes() for path in first.iterdir()} == held
     assert save(engine, second, {"step": 2}, extras) is None
     assert Checkpoint(second).faults() == []

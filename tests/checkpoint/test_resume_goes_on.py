@@ -309,7 +309,7 @@ def test_another_number_of_ranks_draws_another_dropout_and_says_so(tmp_path: Pat
     )
     seal(folder)
     first, second = (fit(tmp_path / name, RESUME, str(folder)) for name in ("one", "two"))
-    told = "oneloop: random states of 2 ranks do not fit 1: dropout goes on from (seed, step, rank)\n"
+    told = "oneloop: random states of 2 ranks do not fit 1: dropout goes on from a seed made of (seed, step, rank)\n"
     assert told in capfd.readouterr().err
     assert first.read == whole.read[-32:]
     assert first.steps == second.steps != whole.steps[12:]

@@ -77,6 +77,14 @@ def test_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     assert line.startswith(f"{RESUME}: {str(tmp_path / 'run')!r}: holds no checkpoint; ")
 
 
+def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path, whole: Run) -> None:
+    """Whole as it may be, the run that goes on removes it."""
+    run = copied(whole, tmp_path / "run")
+    left = run.checkpoint(16).rename(run.folder / "checkpoints" / ".step-000016.tmp")
+    line = refused(run.folder, RESUME, str(left))
+    assert line == f"{RESUME}: {str(left)!r}: holds no checkpoint; there are step-000004, step-000008, step-000012"
+
+
 def test_a_checkpoint_that_is_not_whole(tmp_path: Path, whole: Run) -> None:
     run = copied(whole, tmp_path / "run")
     (run.checkpoint(8) / MANIFEST).unlink()
@@ -150,6 +158,17 @@ def test_a_checkpoint_of_another_run(tmp_path: Path, whole: Run, given: dict[str
     line = refused(tmp_path / "new", RESUME, str(whole.checkpoint(8)), *given.pop("argv", ()), **given)
     assert line.startswith(f"{RESUME}: {str(whole.checkpoint(8))!r}: ")
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    "given", [{"seed": 1}, {"optimizer": "sgd"}, {"build": deeper}], ids=["order", "optimizer", "model"]
+)
+def test_a_refusal_in_the_runs_own_folder_changes_nothing(tmp_path: Path, whole: Run, given: dict[str, Any]) -> None:
+    run = copied(whole, tmp_path / "run")
+    (run.folder / "checkpoints" / ".step-000020.tmp").mkdir()
+    (run.checkpoint(16) / MANIFEST).unlink()
+    for wanted in (str(run.checkpoint(8)), "auto"):
+        refused(run.folder, RESUME, wanted, **given)  # it looks
 
 
 def test_a_checkpoint_of_a_larger_model(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checks_checkpoint
 import checks_evaluation
 import checks_pipeline
 import checks_steps
@@ -34,7 +35,7 @@ def main() -> None:
     ranks = int(os.environ["WORLD_SIZE"])
     rank = int(os.environ["RANK"])
     for strategy in STRATEGIES[ranks]:
-        for module in (checks_steps, checks_evaluation, checks_pipeline):
+        for module in (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint):
             for name, (check, strategies) in module.CHECKS.items():
                 if f"{strategy} x{ranks}" not in strategies:
                     continue

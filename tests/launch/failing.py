@@ -1,5 +1,5 @@
 """A run that ends badly on purpose. ONELOOP_FAIL is "HOW RANK FILE": in step 3 that rank raises, is killed or stopped,
-and FILE then holds the time; "layers" gives a model that is too short for a pipeline, "scalar" a wrong loss.
+once, and FILE then holds the time; "layers" gives a model that is too short for a pipeline, "scalar" a wrong loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rows:
         import torch
 
         self.read += 1
-        if self.read == 2 * SHARE + 1 and os.environ["RANK"] == RANK:
+        if self.read == 2 * SHARE + 1 and os.environ["RANK"] == RANK and not Path(FILE).exists():
             Path(FILE).write_text(repr(time.time()))
             if HOW == "raise":
                 raise ValueError("bad sample 17")

@@ -310,7 +310,7 @@ def main() -> None:
         else:
             print(f"{setup:9} kept: {folder}", flush=True)
     kills = [kill for chain in chains for kill in chain.kills]
-    went_on = sum(kill.resumed == kill.whole for kill in kills)
+    went_on = sum(kill.resumed == kill.whole and not kill.faults for kill in kills)
     equal = sum(chain.weights_equal for chain in chains)
     print(
         f"{len(kills)} kills, {sum(kill.in_save for kill in kills)} in a save: "

@@ -79,6 +79,8 @@ def signalled(name: str, number: int, to: str, folder: Path, *more: str, **envir
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # A shell's background job ignores SIGINT, and so would a launcher started from one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     wait_until(lambda: front.poll() is not None or rows(output_dir) >= STEPS_FIRST, 120)
     began = time.monotonic()

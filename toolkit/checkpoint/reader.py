@@ -124,7 +124,7 @@ class Checkpoint:
             if name.startswith("optimizer-"):
                 file = self._file(name)
                 for key in file.keys():
-                    parameter, state, start = _parse(key)
+                    parameter, state, start = parse(key)
                     stop = start + math.prod(file.get_slice(key).get_shape())
                     pieces.setdefault(parameter, {}).setdefault(state, []).append((start, stop, name, key))
         return pieces
@@ -181,6 +181,8 @@ def find(path: Path) -> list[Path]:
     """The checkpoints at a path, oldest first, sorted as numbers: of an output folder, or the one that it is itself."""
     path = Path(path)
     places = [place for place in (path / "checkpoints", path) if place.is_dir()]
+    if path.match(".step-*.tmp"):  # a save's, which may be removed at any time
+        return []
     if (path / MANIFEST).exists() or (NAME.fullmatch(path.name) and places == [path]):
         return [path]
     for place in places:
@@ -223,7 +225,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _parse(key: str) -> tuple[str, str, int]:
+def parse(key: str) -> tuple[str, str, int]:
     """NAME/STATE/START, or NAME/step."""
     if key.endswith("/step"):
         return key.removesuffix("/step"), "step", 0

@@ -80,7 +80,7 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     engine.updates = about["updates"]
     _restore_random(engine, checkpoint)
     told = about.get("setup") or {}
-    writer = f", written by {_value(told, 'strategy')} on rank count {_value(told, 'world_size')}" if told else ""
+    writer = f", written by {_value(told, 'strategy')} with {_value(told, 'world_size')} rank(s)" if told else ""
     say(f"resumed from {checkpoint.folder}: step {checkpoint.step}{writer}")
     for name in MAY_CHANGE:
         if told and _value(told, name) != getattr(engine.setup, name):
@@ -131,7 +131,8 @@ def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler) -> Iterat
     states = {name: checkpoint.states(name) or checkpoint.updates_of(name) is not None for name in held}
     bare = [name for name, (_, _, trained) in layout.items() if trained and not states[name]]
     if any(states.values()) and bare:
-        reason = f"has no optimizer state for {', '.join(bare)}, frozen when it was written"
+        more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
+        reason = f"has no optimizer state for {bare[0]}{more}, frozen when it was written"
         yield _line(checkpoint, reason, "freeze them again, or start from its weights with `oneloop export`")
     kind = type(engine.torch_optimizer).__name__
     if checkpoint.about.get("optimizer") not in (None, kind):
@@ -154,7 +155,8 @@ def _restore_random(engine: Engine, checkpoint: Checkpoint) -> None:
     # Another number of ranks draws another dropout; so that none repeats what was drawn before, from a seed of its own.
     seed = np.random.SeedSequence([engine.setup.seed, checkpoint.step, rank]).generate_state(1)[0]
     torch.manual_seed(int(seed))
-    say(f"random states of {wrote} ranks do not fit {size}: dropout goes on from (seed, step, rank)")
+    why = f"random states of {wrote} ranks do not fit {size}" if wrote else "no random states in it"
+    say(f"{why}: dropout goes on from a seed made of (seed, step, rank)")
 
 
 def _progress(checkpoint: Checkpoint, sampler: Sampler) -> Position:

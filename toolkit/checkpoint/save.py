@@ -16,6 +16,7 @@ from torch import Tensor
 
 from toolkit.checkpoint.files import ABOUT, INDEX, MANIFEST, TensorFile, ordered, record, sync_folder, write_json
 from toolkit.checkpoint.randomness import random_state
+from toolkit.checkpoint.reader import parse
 from toolkit.engines import Engine
 from toolkit.engines import state as optimizer_state
 from toolkit.engines.ranks import every_rank, on_rank_0
@@ -73,16 +74,17 @@ def write_alone(
     Raises:
         OSError: the disk does not take it; nothing is left of it.
     """
-    tensors = dict(weights)
+    tensors, states = dict(weights), dict(optimizer)
     temporary = folder.with_name(f".{folder.name}.tmp")
     _make(temporary)
     try:
         part = "00001-of-00001.safetensors"
         files = {
             f"model-{part}": _write(temporary / f"model-{part}", tensors),
-            f"optimizer-{part}": _write(temporary / f"optimizer-{part}", dict(optimizer)),
+            f"optimizer-{part}": _write(temporary / f"optimizer-{part}", states),
         }
-        shapes = {name: (tensor.dtype, tuple(tensor.shape), True) for name, tensor in tensors.items()}
+        stepped = {parse(key)[0] for key in states}
+        shapes = {name: (tensor.dtype, tuple(tensor.shape), name in stepped) for name, tensor in tensors.items()}
         about = {"parameters": _parameters(shapes)} | about
         total = sum(tensor.nbytes for tensor in tensors.values())
         _seal(temporary, folder, files, about, dict.fromkeys(tensors, f"model-{part}"), total, lambda _: None)

@@ -177,7 +177,10 @@ class Engine(ABC):
 
     def writers(self) -> dict[str, int]:
         """{name: the rank that writes it into a checkpoint}, evenly shared out."""
-        sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape, _) in self.layout().items()}
+        # A trained one brings optimizer state along, Adam's twice its size.
+        sizes = {
+            name: (3 if own else 1) * t.itemsize * math.prod(shape) for name, (t, shape, own) in self.layout().items()
+        }
         return share_out(sizes, self._holders(list(sizes)))
 
     def _holders(self, names: list[str]) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,7 @@ def start(setup: Setup) -> None:
         # Groups that DeepSpeed makes later take this default, 30 minutes, and not the first group's.
         dist.distributed_c10d.default_pg_timeout = dist.distributed_c10d.default_pg_nccl_timeout = timeout
         try:
-            dist.init_process_group(backend, timeout=timeout)
+            dist.init_process_group(backend, timeout=timeout, **_store_of_attempt(setup))
         except dist.DistNetworkError as error:
             if "EADDRINUSE" not in str(error):
                 raise
@@ -58,6 +59,21 @@ def start(setup: Setup) -> None:
         raise UserError(fault("WORLD_SIZE", setup.world_size, f"{met} ranks met", "start them with one launcher"))
     if setup.deepspeed_config is not None:
         _start_deepspeed(setup, backend)
+
+
+def _store_of_attempt(setup: Setup) -> dict[str, Any]:
+    """Arguments of init_process_group for ranks that torchrun has started again.
+
+    Its store still has the addresses of the ranks before, which the new ones would call for ever
+    (pytorch/pytorch#135712).
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    timeout = timedelta(seconds=setup.timeout)
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timeout)
+    prefixed = dist.PrefixStore(f"oneloop/attempt-{attempt}", store)
+    return {"store": prefixed, "rank": setup.rank, "world_size": setup.world_size}
 
 
 def user_set(name: str, launcher: str) -> bool:

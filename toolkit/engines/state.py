@@ -124,11 +124,11 @@ def restore(optimizer: torch.optim.Optimizer, slots: Iterable[Slot], stored: Sto
 
 
 def share_out(sizes: Mapping[str, int], holders: Mapping[str, list[int]]) -> dict[str, int]:
-    """{name: rank that writes it}: of the ranks that hold it, the one with the least to write so far; the largest
-    first."""
+    """{name: rank that writes it}: of the ranks that hold it, the one with the least to write so far; what one rank
+    alone holds first, then the largest."""
     load: dict[int, int] = {}
     writers = {}
-    for name in sorted(sizes, key=lambda each: (-sizes[each], each)):
+    for name in sorted(sizes, key=lambda each: (len(holders[each]) > 1, -sizes[each], each)):
         writer = min(holders[name], key=lambda rank: (load.get(rank, 0), rank))
         load[writer] = load.get(writer, 0) + sizes[name]
         writers[name] = writer
