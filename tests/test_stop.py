@@ -230,10 +230,10 @@ def test_what_comes_after_the_run_does_not_change_its_exit_code():
 
 
 def test_before_a_run_is_in_work_a_signal_ends_the_process():
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background job ignores it
+    main = "lambda: print('in', flush=True) or time.sleep(30)"
+    script = f"import signal, time; from toolkit import launch; {heard}; launch.run({main})"
     for number, code in ((INT, 130), (TERM, -TERM)):
-        script = (
-            "import time; from toolkit import launch; launch.run(lambda: print('in', flush=True) or time.sleep(30))"
-        )
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None and process.stdout.readline() == b"in\n"
             process.send_signal(number)

@@ -63,14 +63,14 @@ def expected_code(name: str, number: int, to: str) -> int:
     return 130 if number == signal.SIGINT and not unheard else 143
 
 
-def signalled(name: str, number: int, to: str, folder: Path, *more: str, **environment: str) -> Ended:
+def signalled(name: str, number: int, to: str, folder: Path, *more: str) -> Ended:
     """Launch the script, send it a signal once it is in work, and wait until all its processes are gone."""
     launcher, setup, ranks, _ = LAUNCHERS[name]
     folder.mkdir()
     output_dir = folder / "run"
     line = launch_matrix.command(launcher, setup, [SCRIPT, *more, "--logging_steps", "1"], ranks)
     path = f"{launch_matrix.BIN}:{os.environ['PATH']}"
-    given = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "ONELOOP_LEFT": str(folder), **FRONT, **environment}
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "ONELOOP_LEFT": str(folder), **FRONT}
     with (folder / "output").open("w") as output:
         front = subprocess.Popen(
             [*line, "--output_dir", str(output_dir)],
@@ -85,17 +85,19 @@ def signalled(name: str, number: int, to: str, folder: Path, *more: str, **envir
     wait_until(lambda: front.poll() is not None or rows(output_dir) >= STEPS_FIRST, 120)
     began = time.monotonic()
     send(number, to, front.pid, folder)
-    returncode = front.wait(60)
-    wait_until(lambda: not processes(str(output_dir)), 60)
+    wait_until(lambda: front.poll() is not None and not processes(str(output_dir)), 60)
     seconds = time.monotonic() - began
+    left = processes(str(output_dir))
+    for process, _ in left:
+        os.kill(process, signal.SIGKILL)
     ends = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
     kept = sorted((output_dir / "checkpoints").glob("*"))
     return Ended(
         output_dir,
         (folder / "output").read_text(),
-        returncode,
+        front.wait(),
         seconds,
-        [line for _, line in processes(str(output_dir))],
+        [line for _, line in left],
         [end.get("code") for end in ends],
         [end.get("units") for end in ends],
         [path.name for path in kept],
