@@ -173,6 +173,7 @@ class Monitor:
     def _write_config(self) -> None:
         folder = self.output_dir / (f"config/from-step-{self._resumed_at:06d}" if self._resumed_at else "config")
         folder.mkdir(parents=True, exist_ok=True)
+        (self.output_dir / "metrics.jsonl").touch()
         for path in self.setup.config_files:
             shutil.copy(path, folder)
         told = {name: value for name, value in vars(self.arguments).items() if name != "typed"}

@@ -46,6 +46,7 @@ class Watch:
         host, port = self._meet_at_rank_0()
         self.store = _connect(host, port)  # the main thread's
         self._spare: dist.TCPStore | None = _connect(host, port)
+        self._known: dict[str, Any] | None = None  # why the run fails
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._stopped = threading.Event()
         self._leaving = threading.Lock()
@@ -66,7 +67,9 @@ class Watch:
         """The main thread raised: agree on the first cause, let one rank tell it, end this process."""
         self._stopped.set()
         user = list(error.lines) if isinstance(error, UserError) else None
-        if user is None and any(sign in str(error).lower() for sign in PEER_SIGNS):
+        if user is None and self._known:
+            cause = self._known
+        elif user is None and any(sign in str(error).lower() for sign in PEER_SIGNS):
             cause = self._wait_for_cause(DEAD_SECONDS + 3) or self._claim(self.rank, self.step, _text(error))
         else:
             cause = self._claim(self.rank, self.step, _text(error), user)
@@ -83,12 +86,13 @@ class Watch:
                 self._beat()
                 if self._end.poll(self._store):
                     self._end_at_once()
-                cause = self._cause() or self._silent()
+                cause = self._cause() or self._known or self._silent()
                 # A launcher sends SIGTERM when another rank has failed: tell why before this one goes too.
                 if cause is None and self._end.number is not None:
                     cause = self._gone(STUCK_SECONDS)
             except (dist.DistError, RuntimeError) as error:
-                cause = self._lost_store(error)
+                cause = self._known or self._lost_store(error)
+            self._known = cause
             if cause:
                 known_since = known_since or time.monotonic()
                 # Asked to end, the main thread may wait for the others and does not end by itself.
@@ -171,10 +175,13 @@ class Watch:
         if self.rank == 0:
             with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as way:
                 host = way.getsockname()[0]  # under which this rank is known where all have met
-            self._kept = _connect(host, 0, is_master=True, wait_for_workers=False)
-            self._store.set(key, f"{host} {self._kept.port}")
-        host, port = self._store.get(key).decode().split()
-        return host, int(port)
+            listener = socket.create_server((host, 0))  # there alone: a TCPStore listens on every address by itself
+            port = listener.getsockname()[1]
+            more = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()}
+            self._kept = _connect(host, port, **more)
+            self._store.set(key, f"{host} {port}")
+        host, told = self._store.get(key).decode().split()
+        return host, int(told)
 
     def _lost_store(self, error: Exception) -> dict[str, Any] | None:
         """Go on with the spare store: the launcher is gone, so the run is to end. None left: rank 0 is the cause."""
@@ -194,6 +201,7 @@ class Watch:
             code = 2
             if self.rank == 0:
                 print("\n".join(PREFIX + line for line in cause["user"]), file=sys.stderr)
+                time.sleep(2 * BEAT_SECONDS)  # for the others to read the cause: this rank may keep the store
             elif cause["rank"] == self.rank:
                 time.sleep(GRACE_SECONDS)  # rank 0 tells it; were this one to go first, the launcher would end rank 0
         elif cause["reporter"] == self.rank:

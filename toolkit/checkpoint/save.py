@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from toolkit import watch
 from toolkit.checkpoint.files import ABOUT, INDEX, MANIFEST, TensorFile, ordered, record, sync_folder, write_json
 from toolkit.checkpoint.randomness import random_state
 from toolkit.checkpoint.reader import parse
@@ -97,8 +99,8 @@ def _meet(engine: Engine, folder: Path) -> None:
     """Every rank is here, or the missing ones are named: a save on one rank would wait in its first collective."""
     if engine.setup.world_size == 1:
         return
-    store = dist.distributed_c10d._get_default_store()
-    call = next(_calls)
+    store = watch.store()
+    call = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_calls)}"
     keys = [f"oneloop/save/{call}/{rank}" for rank in range(engine.setup.world_size)]
     store.set(keys[engine.setup.rank], "here")
     end = time.monotonic() + MEET_SECONDS
