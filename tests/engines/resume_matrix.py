@@ -34,14 +34,19 @@ Pair = tuple[tuple[str, int, int], tuple[str, int, int]]
 ALL = [(writer, reader) for writer in SETUPS for reader in SETUPS]
 
 
-def resume(variant: Variant, pairs: Iterable[Pair], folder: Path) -> dict[Pair, Result]:
-    """Train the uninterrupted run and every writer up to step 13, then go on with every reader."""
+def planned(variant: Variant, pairs: Iterable[Pair]) -> tuple[Case, list[Case], dict[Pair, Case]]:
+    """The uninterrupted run, every writer up to step 13, and every reader that goes on from there."""
     pairs = list(pairs)
-    whole = Case(variant, "single", 1)
     writers = {setup: Case(variant, *setup, stop_after_steps=SAVED_AT) for setup in dict.fromkeys(w for w, _ in pairs)}
     split = replace(variant, gradient_accumulation_steps=2)
     readers = {pair: Case(split, *pair[1], resumes=writers[pair[0]].folder) for pair in pairs}
-    launch([whole, *writers.values()], folder)
+    return Case(variant, "single", 1), list(writers.values()), readers
+
+
+def resume(variant: Variant, pairs: Iterable[Pair], folder: Path) -> dict[Pair, Result]:
+    """Train them, and measure each reader against the uninterrupted run."""
+    whole, writers, readers = planned(variant, pairs)
+    launch([whole, *writers], folder)
     launch(readers.values(), folder)
     return {pair: measure(case, whole, folder) for pair, case in readers.items()}
 
