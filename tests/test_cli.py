@@ -129,6 +129,19 @@ def test_a_reader_that_has_enough_is_no_failure(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[2] == "141"
 
 
+@pytest.mark.parametrize("name", ["verify", "predict"])
+def test_a_full_disk_under_stdout_is_one_line(tmp_path: Path, name: str) -> None:
+    from PIL import Image
+
+    model = written.write(tmp_path / "step-000001", written.cnn())
+    Image.new("L", (6, 8)).save(tmp_path / "image.png")
+    words = [name, str(model)] + [str(tmp_path / "image.png")] * (name == "predict")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([ONELOOP, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    line = "stdout: '-': cannot be written (No space left on device); make room, or name a file"
+    assert (done.returncode, done.stderr) == (2, f"oneloop: error: {line}\n")
+
+
 def test_commands_are_quick_to_say_what_they_take() -> None:
     program = "import sys, toolkit.cli; print({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

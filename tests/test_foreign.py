@@ -339,6 +339,13 @@ def test_a_folder_that_names_no_checkpoint_tells_which_are_there(copy: Copy, tmp
     assert there in refusal(folder, out)
 
 
+def test_a_file_is_told_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(UserError) as caught:
+        main_import(tmp_path / "pytorch_model.bin", tmp_path / "out")
+    assert str(caught.value).startswith(f"SOURCE: '{tmp_path / 'pytorch_model.bin'}': is a file; ")
+
+
 def test_another_kind_of_folder_is_refused(made: Path, copy: Copy, tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     other.mkdir()

@@ -29,6 +29,13 @@ def main() -> None:
     except BrokenPipeError:  # `| head` has read enough; Python's own last flush must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        if error.filename is not None:  # of a file, which its command names
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        line = fault("stdout", "-", f"cannot be written ({error.strerror})", "make room, or name a file")
+        print(PREFIX + line, file=sys.stderr)
+        sys.exit(2)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ def verify(paths: Sequence[Path], model: Path | None = None) -> Iterator[tuple[b
     for path in paths:
         found = find(path)
         if not found:
-            what = "no checkpoint in it" if path.is_dir() else "no such folder"
+            what = "no checkpoint in it" if path.is_dir() else "is a file" if path.exists() else "no such folder"
             yield False, f"{path}: {what}"
         for folder in found:
             faults: list[str] = []

@@ -19,9 +19,10 @@ from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
-from toolkit.output import claim, clear
+from toolkit.output import claim, clear, let_go
 
 
+@let_go()
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
     """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep the weights.
 
@@ -44,6 +45,8 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     output_dir, checkpoint = claim(arguments)
     at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
     clear(output_dir, checkpoint)
+    if at.step >= last_step:
+        say(f"nothing to train: it stands at step {at.step}, and this run ends after step {last_step}")
     checkpoints = Checkpoints(engine, data, arguments, output_dir, train.sampler, total_steps)
     with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
         if at.evaluation_due:  # the run that was resumed had ended before it

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -19,17 +22,27 @@ from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
 OF_A_RUN = ("summary.json", "metrics.jsonl", "config", "checkpoints")
+_held: int | None = None  # the folder of this process's run, open and locked
 
 
 def claim(arguments: Namespace) -> tuple[Path, Checkpoint | None]:
     """This run's folder, and the checkpoint that it goes on from, if any; the same on every rank. Collective.
 
     Raises:
-        UserError: the folder holds another run, or cannot be made; there is nothing to go on from.
+        UserError: the folder holds another run, or cannot be made; a run is in it now; there is nothing to go on from.
     """
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    output_dir = Path(on_rank_0(lambda: str(_make(arguments, restarted))))
+    output_dir = Path(on_rank_0(lambda: _hold(_make(arguments, restarted))))
     return output_dir, choose(arguments.resume_from_checkpoint, output_dir, restarted)
+
+
+@contextmanager
+def let_go() -> Iterator[None]:
+    """Around a run: at its end another one may have the folder, as when its process is killed."""
+    try:
+        yield
+    finally:
+        _release()
 
 
 def clear(output_dir: Path, checkpoint: Checkpoint | None) -> None:
@@ -38,9 +51,34 @@ def clear(output_dir: Path, checkpoint: Checkpoint | None) -> None:
     To be called once it is known that the checkpoint fits: a run that is refused has changed nothing.
 
     Raises:
-        UserError: metrics.jsonl cannot be written.
+        UserError: metrics.jsonl cannot be written, or a checkpoint not renamed.
     """
     on_rank_0(lambda: _cut(output_dir, checkpoint))
+
+
+def _hold(folder: Path) -> str:
+    """Lock the folder for this process: two runs would each write its rows, and move the other's checkpoints."""
+    global _held
+    _release()
+    _held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        remedy = "wait for its end, or name a new folder"
+        raise UserError(fault("--output_dir", str(folder), "another run is writing into it", remedy)) from None
+    except OSError:
+        pass  # some network file systems have no locks
+    return str(folder)
+
+
+def _release() -> None:
+    global _held
+    if _held is not None:
+        os.close(_held)
+        _held = None
+
+
+os.register_at_fork(after_in_child=_release)  # else a worker that outlives a killed rank would keep the lock
 
 
 def _make(arguments: Namespace, restarted: bool) -> Path:
@@ -105,7 +143,11 @@ def _cut(output_dir: Path, checkpoint: Checkpoint | None) -> None:
         itself = checkpoint is not None and folder.samefile(checkpoint.folder)
         if int(folder.name.partition("-")[2]) >= step and not itself:
             free = (folder.with_name(f"aside-{number}-{folder.name}") for number in count(1))
-            aside = folder.rename(next(name for name in free if not name.exists()))
+            try:
+                aside = folder.rename(next(name for name in free if not name.exists()))
+            except OSError as error:
+                reason = f"cannot be renamed, and is past step {step} or damaged ({error.strerror})"
+                raise UserError(fault("--output_dir", str(folder), reason, "see who may write its folder")) from error
             say(f"{folder.name} is past step {step} or damaged: it is now {aside}")
 
 

@@ -138,6 +138,8 @@ def test_every_bit_of_the_manifest_counts(folder: Path, monkeypatch: pytest.Monk
         '{"format": 1, "files": {"oneloop.json": {"size": 3}}}',
         '{"format": 1, "files": {"../oneloop.json": {"size": 3, "sha256": ""}}}',
         '{"format": 1, "files": {"": {"size": 3, "sha256": ""}}}',
+        '{"format": 1, "files": {"a\\u0000b": {"size": 3, "sha256": ""}}}',
+        '{"format": 1, "files": {"\\ud800": {"size": 3, "sha256": ""}}}',
         "[" * 100_000,
         "\x00\x00",
         '{"format": 1, "files": {}}',
@@ -146,6 +148,30 @@ def test_every_bit_of_the_manifest_counts(folder: Path, monkeypatch: pytest.Monk
 def test_a_manifest_of_another_kind_is_refused(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     assert MANIFEST in one_line(folder)
+
+
+@pytest.mark.parametrize("name", [ABOUT, INDEX])
+def test_a_manifest_without_a_hash_of_each_json_is_refused(folder: Path, name: str) -> None:
+    told = json.loads((folder / MANIFEST).read_text())
+    del told["files"][name]
+    (folder / MANIFEST).write_text(json.dumps(told))
+    assert f"{MANIFEST} is damaged: it lacks {name}; " in one_line(folder)
+
+
+@pytest.mark.parametrize("called", ["iterdir", "is_file"])
+def test_a_folder_that_may_not_be_read_is_one_line(
+    tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch, called: str
+) -> None:
+    """The tests' user may read everything: the system's answer is put in its place."""
+
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, called, denied)
+    with pytest.raises(UserError) as caught:
+        newest_whole(whole.folder)
+    lines = caught.value.lines
+    assert lines and all(LINE.fullmatch(line) and "cannot be read (Permission denied); " in line for line in lines)
 
 
 def test_another_format_is_told(folder: Path) -> None:

@@ -168,6 +168,15 @@ def test_pieces_are_read_across_the_borders_of_files(tmp_path: Path) -> None:
     assert [checkpoint.updates_of(name) for name in checkpoint.names] == [9.0, None, None]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_state_comes_back_in_the_dtype_it_had(tmp_path: Path, dtype: torch.dtype) -> None:
+    state = torch.tensor([1 / 3, 2 / 3, 1e-9], dtype=torch.float64).to(dtype)
+    optimizer = [("a/exp_avg/0", state[:1]), ("a/exp_avg/1", state[1:])]
+    write_alone(tmp_path / "step-000001", [("a", torch.zeros(3, dtype=dtype))], optimizer, {"step": 1})
+    read = Checkpoint(tmp_path / "step-000001").optimizer("a", "exp_avg", 0, 3)
+    assert read.dtype == dtype and torch.equal(read, state)
+
+
 def test_the_shares_of_ranks_find_each_damage_once(tmp_path: Path) -> None:
     split_up(tmp_path / "step-000009")
     for name in ("model-00001-of-00003.safetensors", "optimizer-00003-of-00003.safetensors"):

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from fitting import Run, copied, fit, same, seal, tell, weights
+from fitting import Run, copied, fit, model, same, seal, tell, weights
+from torch import nn
 
 from toolkit.checkpoint import Checkpoint
 from toolkit.checkpoint.files import ABOUT, MANIFEST
 
 RESUME = "--resume_from_checkpoint"
 WEIGHTS = "model-00001-of-00001.safetensors"
+
+
+class Double(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
 
 
 @pytest.fixture
@@ -296,10 +302,21 @@ def test_scores_come_back_where_nothing_is_due(tmp_path: Path, whole: Run) -> No
     assert run.scores == {"loss": next(row["eval_loss"] for row in whole.rows if "eval_loss" in row)}
 
 
-def test_stopping_before_where_it_stands_trains_nothing(run: Run) -> None:
+def test_stopping_before_where_it_stands_trains_nothing_and_says_so(run: Run, capfd: Any) -> None:
     again = fit(run.folder, RESUME, str(run.checkpoint(8)), "--stop_after_steps", "3")
     assert again.read == []
     assert [row["step"] for row in again.steps] == list(range(1, 9))
+    assert "oneloop: nothing to train: it stands at step 8, and this run ends after step 3\n" in capfd.readouterr().err
+
+
+def test_float64_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(Double(), model().double())
+
+    straight = fit(tmp_path / "straight", build=build)
+    fit(tmp_path / "run", "--stop_after_steps", "5", build=build)
+    run = fit(tmp_path / "run", RESUME, "auto", build=build)
+    assert same(run.checkpoint(16), straight.checkpoint(16))
 
 
 def test_another_number_of_ranks_draws_another_dropout_and_says_so(tmp_path: Path, whole: Run, capfd: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -214,6 +216,36 @@ def test_a_folder_that_holds_a_run(tmp_path: Path, whole: Run) -> None:
 def test_a_folder_that_holds_a_part_of_a_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "run" / name).mkdir(parents=True)
     assert f"already holds a run ({name}); " in refused(tmp_path / "run")
+
+
+def test_a_folder_that_another_run_is_writing_into(tmp_path: Path, whole: Run) -> None:
+    """Both would write each step's row, and the second would move the first one's checkpoints aside."""
+    run = copied(whole, tmp_path / "run")
+    other = os.open(run.folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert refused(run.folder, RESUME, "auto") == (
+        f"--output_dir: {str(run.folder)!r}: another run is writing into it; wait for its end, or name a new folder"
+    )
+    os.close(other)
+    fit(run.folder, RESUME, "auto")
+    free = os.open(run.folder, os.O_RDONLY)
+    fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a run that has ended holds nothing
+    os.close(free)
+
+
+def test_a_checkpoint_that_cannot_step_aside_is_one_line(
+    tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    run = copied(whole, tmp_path / "run")
+    monkeypatch.setattr(Path, "rename", denied)
+    with pytest.raises(UserError) as caught:
+        fit(run.folder, RESUME, str(run.checkpoint(8)))
+    reason = "cannot be renamed, and is past step 8 or damaged (Permission denied); "
+    assert reason in str(caught.value) and repr(str(run.checkpoint(12))) in str(caught.value)
+    assert run.checkpoints == whole.checkpoints
 
 
 def test_a_folder_that_holds_something_else_is_taken(tmp_path: Path) -> None:

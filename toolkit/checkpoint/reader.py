@@ -30,15 +30,25 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise UserError(self._line("no such folder"))
-        if not (self.folder / MANIFEST).is_file():
-            found = "an empty folder" if not any(self.folder.iterdir()) else f"no {MANIFEST} in it"
-            raise UserError(self._line(f"not a whole checkpoint: {found}"))
+        try:
+            if not self.folder.is_dir():
+                raise UserError(self._line("no such folder"))
+            if not (self.folder / MANIFEST).is_file():
+                found = "an empty folder" if not any(self.folder.iterdir()) else f"no {MANIFEST} in it"
+                raise UserError(self._line(f"not a whole checkpoint: {found}"))
+        except OSError as error:
+            raise UserError(self._line(f"cannot be read ({error.strerror})")) from None
         self.files: dict[str, dict[str, Any]] = self._json(MANIFEST, "files")
         for name, entry in self.files.items():
-            if Path(name).name != name or not isinstance(entry, dict) or set(entry) != {"size", "sha256"}:
+            if (
+                Path(name).name != name
+                or not name.isprintable()
+                or not isinstance(entry, dict)
+                or set(entry) != {"size", "sha256"}
+            ):
                 raise UserError(self._line(f"{MANIFEST} is damaged at {name!r}"))
+        if unlisted := {ABOUT, INDEX} - self.files.keys():
+            raise UserError(self._line(f"{MANIFEST} is damaged: it lacks {min(unlisted)}"))
         self.about: dict[str, Any] = self._json(ABOUT)
         self.step = int(self.about["step"])
         self._weight_map: dict[str, str] = self._json(INDEX, "weight_map")
@@ -93,13 +103,13 @@ class Checkpoint:
         return [state for state in self._pieces.get(name, {}) if state != "step"]
 
     def optimizer(self, name: str, state: str, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of a flattened parameter's state: [stop - start] float32, on the CPU."""
-        result = torch.empty(stop - start)
-        for first, end, file, key in self._pieces[name][state]:
+        """Elements [start, stop) of a flattened parameter's state: [stop - start], on the CPU, as they were stored."""
+        parts = []
+        for first, end, file, key in sorted(self._pieces[name][state]):
             a, b = max(first, start), min(end, stop)
             if a < b:
-                result[a - start : b - start] = self._file(file).get_slice(key)[a - first : b - first]
-        return result
+                parts.append(self._file(file).get_slice(key)[a - first : b - first])
+        return torch.cat(parts)
 
     def updates_of(self, name: str) -> float | None:
         """How often the optimizer has stepped a parameter; None where it does not count."""
@@ -178,8 +188,19 @@ class Checkpoint:
 
 
 def find(path: Path) -> list[Path]:
-    """The checkpoints at a path, oldest first, sorted as numbers: of an output folder, or the one that it is itself."""
-    path = Path(path)
+    """The checkpoints at a path, oldest first, sorted as numbers: of an output folder, or the one that it is itself.
+
+    Raises:
+        UserError: a folder may not be read.
+    """
+    try:
+        return _find(Path(path))
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise UserError(fault("checkpoint", error.filename or str(path), reason, "see who may read it")) from error
+
+
+def _find(path: Path) -> list[Path]:
     places = [place for place in (path / "checkpoints", path) if place.is_dir()]
     if path.match(".step-*.tmp"):  # a save's, which may be removed at any time
         return []

@@ -87,7 +87,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -
         for state, value in optimizer.state.get(slot.tensor, {}).items():
             if state != "step" and isinstance(value, Tensor) and value.numel() != slot.tensor.numel():
                 reason = f"keeps {state} of shape {tuple(value.shape)} for {slot.name}, not one number for each of it"
-                remedy = "use one that works element by element: SGD, Adam, AdamW, Adagrad, Lion"
+                remedy = "use one that works element by element: SGD, Adam, AdamW, Lion"
                 raise UserError(fault("optimizer", type(optimizer).__name__, reason, remedy))
 
 

@@ -38,6 +38,8 @@ def main_import(source: Path, out: Path) -> str:
         found = _read(source)
         weights = {name: _whole(source, name, *parts) for name, parts in found.weights.items()}
         optimizer = dict(_entries(source, found))
+    except OSError as error:
+        refuse(source, f"cannot be read ({error.strerror or error})", "see who may read it")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         refuse(source, f"is not laid out as DeepSpeed or Accelerate do it ({error!r})", "save it with current ones")
     about = {
@@ -60,7 +62,7 @@ def main_import(source: Path, out: Path) -> str:
 
 def _read(source: Path) -> Found:
     if not source.is_dir():
-        refuse(source, "no such folder", _one_of(_tags(source.parent)))
+        refuse(source, "is a file" if source.exists() else "no such folder", _one_of(_tags(source.parent)))
     if (source / MANIFEST).exists():
         refuse(source, "is oneloop's own", "give it to --resume_from_checkpoint or `oneloop export`")
     if any(source.glob(STATES)):
