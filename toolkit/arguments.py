@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolkit.errors import UserError, fault
-from toolkit.kinds import Kind, one_of, real, steps_or_epoch, switch, whole
+from toolkit.kinds import Kind, one_of, path, real, steps_or_epoch, switch, whole
 from toolkit.setup.dsjson import nearest
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
@@ -44,10 +44,10 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "max_train_steps", whole(1), None, "optimizer steps; overrides --num_train_epochs"),
     ("optimisation", "mixed_precision", one_of("no", "bf16", "fp16"), "no", "no, bf16 or fp16; this version takes no"),
     ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
-    ("run", "output_dir", str, None, "folder of the run; runs/<script>-<date-time> where left out"),
+    ("run", "output_dir", path, None, "folder of the run; runs/<script>-<date-time> where left out"),
     ("run", "checkpointing_steps", steps_or_epoch, None, "steps between checkpoints, or epoch; else at the end"),
     ("run", "save_total_limit", whole(1), None, "newest kept, and the one of lowest eval_loss; else all"),
-    ("run", "resume_from_checkpoint", str, None, "auto, a checkpoint, or the folder of a run"),
+    ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
     ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),

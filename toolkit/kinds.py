@@ -66,6 +66,13 @@ def switch(text: str) -> bool:
     return text.lower() in ("true", "1", "yes")
 
 
+def path(text: str) -> str:
+    """A path that is not empty: the empty one is the working folder."""
+    if not text:
+        raise ValueError("expected a path")
+    return text
+
+
 def steps_or_epoch(text: str) -> int | str:
     """A number of optimizer steps, or `epoch`."""
     try:

@@ -67,6 +67,13 @@ def test_a_bare_deepspeed_names_no_json():
         (("--learning_rate", "fast"), "--learning_rate: 'fast': expected a number; correct the value"),
         (("--learning_rate", "nan"), "--learning_rate: 'nan': expected a finite number; correct the value"),
         (("--dropout", "1"), "--dropout: '1': must be at least 0 and below 1; correct the value"),
+        (("--output_dir", ""), "--output_dir: '': expected a path; correct the value"),
+        (("--resume_from_checkpoint", ""), "--resume_from_checkpoint: '': expected a path; correct the value"),
+        (
+            ("--checkpointing_steps", "epochs"),
+            "--checkpointing_steps: 'epochs': expected an integer, or epoch; correct the value",
+        ),
+        (("--save_total_limit", "0"), "--save_total_limit: '0': must be 1 or more; correct the value"),
         (("--num_train_epochs", "0"), "--num_train_epochs: '0': must be 1 or more; correct the value"),
         (("--seed", str(2**63)), f"--seed: '{2**63}': must be {2**63 - 1} or less; correct the value"),
         (("--seed", "1.5"), "--seed: '1.5': expected an integer; correct the value"),

@@ -79,6 +79,8 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     engine.restore(((name, checkpoint.weight(name)) for name in layout), checkpoint)
     engine.updates = about["updates"]
     _restore_random(engine, checkpoint)
+    if not any(checkpoint.states(name) or checkpoint.updates_of(name) is not None for name in checkpoint.names):
+        say("it holds no optimizer state: momentum and moments start from zero")
     told = about.get("setup") or {}
     writer = f", written by {_value(told, 'strategy')} with {_value(told, 'world_size')} rank(s)" if told else ""
     say(f"resumed from {checkpoint.folder}: step {checkpoint.step}{writer}")

@@ -10,6 +10,7 @@ from torch import nn
 
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
+from toolkit.engines.state import check_elementwise
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.setup import Setup
@@ -30,7 +31,8 @@ def prepare(
         setup: the strategy, from `Setup.from_run`.
 
     Raises:
-        UserError: the model cannot be cut, the ranks that met are not those asked for.
+        UserError: the model cannot be cut, the optimizer works on more than one number at a time, the ranks that met
+            are not those asked for.
         RuntimeError: a library gave another strategy than the one asked for.
     """
     group.start(setup)
@@ -42,6 +44,7 @@ def prepare(
         model = model_fn()
     if setup.gradient_checkpointing:
         _checkpoint_activations(model)
+    check_elementwise(optimizer_fn, setup.deepspeed_config is not None, group.device(setup))
     with group.quiet(setup.verbose):
         engine = _engine(model, loss_fn, optimizer_fn, setup)
     _check_obtained(engine.obtained, setup)

@@ -241,7 +241,6 @@ class Engine(ABC):
             reason = "no part of the loss depends on it, and setups would treat it differently"
             remedy = "freeze it with requires_grad_(False), or use it"
             raise UserError(*(fault("model", name, reason, remedy) for name in left_out))
-        state.check_elementwise(self.torch_optimizer, self.slots())
 
     def check_ranks_agree(self) -> None:
         """Raise RuntimeError unless all data-parallel ranks hold equal weights: ranks that train alone drift apart.

@@ -96,6 +96,12 @@ def on_cpu(setup: Setup) -> bool:
     return _device(setup)[0] == "cpu"
 
 
+def device(setup: Setup) -> torch.device:
+    """Where this rank computes."""
+    kind, index, _ = _device(setup)
+    return torch.device(kind, index) if index is not None else torch.device(kind)
+
+
 def _device(setup: Setup) -> tuple[str, int | None, str]:
     return choose_device(setup.local_rank, torch.cuda.device_count(), setup.use_cpu, setup.local_world_size)
 

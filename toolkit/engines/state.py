@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -77,18 +78,45 @@ def pieces(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> Iterator[
                 yield f"{slot.name}/{state}/{slot.start}", slot.of(value)
 
 
-def check_elementwise(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> None:
-    """Raise UserError if the optimizer keeps state that is not one number for each number of a parameter.
+def check_elementwise(optimizer_fn: Callable[..., torch.optim.Optimizer], sharded: bool, device: torch.device) -> None:
+    """Raise UserError if the optimizer looks at more than one number of a parameter at a time.
 
-    ZeRO cuts parameters into flat partitions: such an optimizer would be another algorithm there, and its state has no
-    place in a checkpoint that every setup reads.
+    ZeRO (`sharded`) cuts parameters into flat partitions: there it would be another algorithm, and a different one for
+    each number of ranks. State that is not one number for each of a parameter has no place in a checkpoint that every
+    setup reads. Found by two steps on six numbers, as a matrix and cut into vectors.
     """
-    for slot in slots:
-        for state, value in optimizer.state.get(slot.tensor, {}).items():
-            if state != "step" and isinstance(value, Tensor) and value.numel() != slot.tensor.numel():
-                reason = f"keeps {state} of shape {tuple(value.shape)} for {slot.name}, not one number for each of it"
-                remedy = "use one that works element by element: SGD, Adam, AdamW, Lion"
-                raise UserError(fault("optimizer", type(optimizer).__name__, reason, remedy))
+    whole, optimizer = _stepped(optimizer_fn, [(2, 3)], device)
+    kind, remedy = type(optimizer).__name__, "use one that works element by element: SGD, Adam, AdamW, Lion"
+    for parameter, states in optimizer.state.items():
+        for state, value in states.items():
+            if state != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
+                reason = (
+                    f"keeps {state} of shape {tuple(value.shape)} for a parameter of shape {tuple(parameter.shape)}"
+                )
+                raise UserError(fault("optimizer", kind, reason, remedy))
+    if sharded:
+        try:
+            same = torch.allclose(_stepped(optimizer_fn, [(2,), (4,)], device)[0], whole, rtol=1e-5)
+        except (ValueError, RuntimeError):  # it takes no vectors
+            same = False
+        if not same:
+            raise UserError(fault("optimizer", kind, "is another algorithm on ZeRO's flat partitions", remedy))
+
+
+def _stepped(
+    optimizer_fn: Callable[..., torch.optim.Optimizer], shapes: list[tuple[int, ...]], device: torch.device
+) -> tuple[Tensor, torch.optim.Optimizer]:
+    """Six numbers in parameters of these shapes, after two steps, [6]; and the optimizer."""
+    sizes = [math.prod(shape) for shape in shapes]
+    cut = zip(torch.linspace(0.1, 1, 6).split(sizes), torch.linspace(-1, 2, 6).split(sizes), shapes, strict=True)
+    parameters = []
+    for values, gradients, shape in cut:
+        parameters.append(nn.Parameter(values.reshape(shape).to(device)))
+        parameters[-1].grad = gradients.reshape(shape).to(device)
+    optimizer = optimizer_fn([{"params": parameters}])
+    for _ in range(2):
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in parameters]), optimizer
 
 
 @torch.no_grad()
