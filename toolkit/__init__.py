@@ -16,6 +16,8 @@ from toolkit.version import __version__
 
 if TYPE_CHECKING:
     from toolkit.arguments import parse_arguments
+    from toolkit.checkpoint.resume import load
+    from toolkit.checkpoint.save import save
     from toolkit.data import Data
     from toolkit.engines import Engine, prepare
     from toolkit.launch import run, say
@@ -30,11 +32,13 @@ _HOMES = {
     "Setup": "toolkit.setup",
     "cross_entropy": "toolkit.models",
     "fit": "toolkit.loop",
+    "load": "toolkit.checkpoint.resume",
     "lr_at": "toolkit.optim",
     "optimizer_from": "toolkit.optim",
     "parse_arguments": "toolkit.arguments",
     "prepare": "toolkit.engines",
     "run": "toolkit.launch",
+    "save": "toolkit.checkpoint.save",
     "say": "toolkit.launch",
 }
 
@@ -46,11 +50,13 @@ __all__ = [
     "__version__",
     "cross_entropy",
     "fit",
+    "load",
     "lr_at",
     "optimizer_from",
     "parse_arguments",
     "prepare",
     "run",
+    "save",
     "say",
 ]
 

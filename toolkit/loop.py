@@ -73,6 +73,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
                 _evaluate(engine, evaluation, metrics, at, monitor)
         monitor.flush()
         checkpoints.save(at)
+        monitor.not_saved = checkpoints.failed
     lost = on_rank_0(lambda: checkpoints.failed or monitor.unwritten)
     if lost or stop.gate.signal:
         raise stop.Ended(3 if lost else stop.exit_code())

@@ -41,6 +41,7 @@ class Monitor:
         self.total_steps = total_steps
         self.steps = self._resumed_at = at.step
         self.scores = at.scores
+        self.not_saved = False  # whether the last checkpoint found no room on the disk
         self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
         self._waiting: list[tuple[dict[str, Any], StepStats]] = []
@@ -205,10 +206,12 @@ class Monitor:
         self.flush()
         self._append()
         cause = stop.gate.signal and {"rank": self.setup.rank, "step": self.steps, "message": stop.reason()}
+        if self.not_saved:
+            cause = {"rank": self.setup.rank, "step": self.steps, "message": "the last checkpoint is not saved"}
         self._write_summary(peak_memory_bytes=peaks, error=cause)
         numbers = {name: value for name, value in sorted(self.scores.items()) if isinstance(value, float)}
         scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-        seconds, how = time.time() - self._began, f"{stop.reason()}: " if cause else "done: "
+        seconds, how = time.time() - self._began, f"{cause['message']}: " if cause else "done: "
         say(f"{how}{scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
 
 

@@ -72,13 +72,7 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
         UserError: it is of another model, optimizer, or order of samples.
     """
     about = checkpoint.about
-    lines = list(_misfits(engine, checkpoint, sampler))
-    if lines:
-        raise UserError(*lines)
-    layout = engine.layout()
-    engine.restore(((name, checkpoint.weight(name)) for name in layout), checkpoint)
-    engine.updates = about["updates"]
-    _restore_random(engine, checkpoint)
+    _put(engine, checkpoint, sampler)
     if not any(checkpoint.states(name) or checkpoint.updates_of(name) is not None for name in checkpoint.names):
         say("it holds no optimizer state: momentum and moments start from zero")
     told = about.get("setup") or {}
@@ -90,6 +84,28 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     if about.get("total_steps") not in (None, total_steps):
         say(f"the schedule now ends at step {total_steps}, not {about['total_steps']}")
     return _progress(checkpoint, sampler)
+
+
+def load(engine: Engine, path: str | Path) -> Checkpoint:
+    """Put a checkpoint, or the newest whole one of a folder, into an engine: for a loop of your own. Collective.
+
+    Raises:
+        UserError: there is none that is whole, or it is of another model or optimizer.
+    """
+    checkpoint = choose(str(path), Path(path), restarted=False)
+    assert checkpoint is not None  # choose has raised
+    _put(engine, checkpoint, None)
+    return checkpoint
+
+
+def _put(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) -> None:
+    lines = list(_misfits(engine, checkpoint, sampler))
+    if lines:
+        raise UserError(*lines)
+    layout = engine.layout()
+    engine.restore(((name, checkpoint.weight(name)) for name in layout), checkpoint)
+    engine.updates = checkpoint.about["updates"]
+    _restore_random(engine, checkpoint)
 
 
 def _newest_first(place: str) -> list[str]:
@@ -116,7 +132,7 @@ def _nothing(path: Path) -> str:
     return fault(ARGUMENT, str(path), reason, remedy)
 
 
-def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler) -> Iterator[str]:
+def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) -> Iterator[str]:
     layout = engine.layout()
     held = {name: checkpoint.shape(name) for name in checkpoint.names}
     wrong = [f"it has no {name}" for name in layout if name not in held]
@@ -140,7 +156,7 @@ def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler) -> Iterat
     if checkpoint.about.get("optimizer") not in (None, kind):
         reason = f"was trained with {checkpoint.about['optimizer']}, this run has {kind}"
         yield _line(checkpoint, reason, "take the same --optimizer")
-    order, here = checkpoint.about.get("order"), order_of(sampler)
+    order, here = checkpoint.about.get("order"), order_of(sampler) if sampler else {}
     changed = [f"{name} {here[name]}, was {order[name]}" for name in here if order and order[name] != here[name]]
     if changed:
         reason = f"its samples came in another order: {'; '.join(changed)}"

@@ -28,11 +28,18 @@ MEET_SECONDS = 45.0  # for all ranks to call save
 _calls = count()
 
 
-def save(engine: Engine, folder: Path, about: dict[str, Any], extras: Callable[[Path], None]) -> str | None:
+def save(
+    engine: Engine,
+    folder: str | Path,
+    about: dict[str, Any] | None = None,
+    extras: Callable[[Path], None] = lambda _: None,
+) -> str | None:
     """Write the engine's state as checkpoint `folder`. Collective.
 
+    `fit` does it by itself; in a loop of your own `toolkit.save` and `toolkit.load` are all that is needed.
+
     Args:
-        about: what oneloop.json says beside the parameters.
+        about: what oneloop.json says beside the parameters; the updates so far where it is left out.
         extras: called on rank 0 with the folder, to add small files of its own.
 
     Returns:
@@ -42,6 +49,7 @@ def save(engine: Engine, folder: Path, about: dict[str, Any], extras: Callable[[
     Raises:
         UserError: other ranks did not call it within 45 s: they are named.
     """
+    folder = Path(folder)
     _meet(engine, folder)
     engine.sync_buffers()
     temporary = folder.with_name(f".{folder.name}.tmp")
@@ -56,6 +64,7 @@ def save(engine: Engine, folder: Path, about: dict[str, Any], extras: Callable[[
         on_rank_0(lambda: shutil.rmtree(temporary, ignore_errors=True))
         return problems[0]
     files = {name: entry for written, _ in shares for name, entry in written.items()}
+    about = about or {"step": engine.updates, "updates": engine.updates, "setup": engine.setup.as_dict()}
     about = about | {"parameters": _parameters(engine.layout()), "optimizer": type(engine.torch_optimizer).__name__}
     writers = engine.writers()
     weight_map = {name: f"model-{writers[name] + 1:05d}-of-{size:05d}.safetensors" for name in engine.layout()}
