@@ -90,7 +90,7 @@ def test_exit_codes(typed: Typed, tmp_path: Path) -> None:
         assert err[0].startswith("oneloop: error: ")
     code, _, err = typed("predict", good, "rows.csv", "--batch_size", 0)
     assert code == 2
-    assert err[-1].endswith("argument --batch_size: '0': must be a whole number of 1 or more")
+    assert "argument --batch_size: '0': must be a whole number of 1 or more; see --help" in err[-1]
     code, _, err = typed("predict", good, "rows.csv", "--output", "rows.xml")
     assert (code, err) == (2, ["oneloop: error: --output: 'rows.xml': unknown kind of file; use one of .csv, .jsonl"])
     assert not (tmp_path / "out").exists()
@@ -146,3 +146,20 @@ def test_commands_are_quick_to_say_what_they_take() -> None:
     program = "import sys, toolkit.cli; print({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["export", "", "x"], "oneloop export: 'export  x': argument checkpoint: expected a path; see --help"),
+        (["predict", "", "x"], "oneloop predict: 'predict  x': argument model: expected a path; see --help"),
+        (["predict", "x", ""], "oneloop predict: 'predict x ': argument file: expected a path; see --help"),
+        (["verify"], "oneloop verify: 'verify': the following arguments are required: path; see --help"),
+        (["unknown"], "oneloop: 'unknown': argument command: invalid choice: 'unknown' (choose from "),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(typed: Typed, argv: list[str], line: str) -> None:
+    code, _, err = typed(*argv)
+    assert code == 2
+    assert len(err) == 1
+    assert err[0].startswith(f"oneloop: error: {line}")

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from toolkit import compare
 from toolkit.errors import PREFIX, UserError, fault
@@ -16,9 +17,9 @@ from toolkit.version import __version__
 
 def main() -> None:
     """Entry point; exits 0, 1 where a comparison differs, 2 for a user's mistake and for what is not whole."""
-    arguments = _parser().parse_args()
     quiet_libraries(verbose=False)
     try:
+        arguments = _parser().parse_args()
         sys.exit(arguments.run(arguments))
     except UserError as error:
         print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
@@ -38,8 +39,13 @@ def main() -> None:
         sys.exit(2)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(fault(self.prog, " ".join(sys.argv[1:]), message, "see --help"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="oneloop", description="One training loop, every setup, proven equal.")
+    parser = _Parser(prog="oneloop", description="One training loop, every setup, proven equal.")
     parser.add_argument("--version", action="version", version=f"oneloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -49,26 +55,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
     parity.add_argument("--full", action="store_true", help="all eight variants, not the four that hold each pair")
-    parity.add_argument("--output_dir", type=Path, help="keep the runs there; a temporary folder where left out")
+    parity.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
     parity.set_defaults(run=_parity)
 
     verify = commands.add_parser("verify", help="read whole checkpoints: one line for each says what is wrong")
-    verify.add_argument("path", nargs="+", type=Path, help="a checkpoint, or a run's folder: all of its")
+    verify.add_argument("path", nargs="+", type=_path, help="a checkpoint, or a run's folder: all of its")
     verify.add_argument(
-        "--model", type=Path, metavar="FOLDER", help="compare names and shapes with this model or checkpoint"
+        "--model", type=_path, metavar="FOLDER", help="compare names and shapes with this model or checkpoint"
     )
     verify.set_defaults(run=_verify)
 
     export = commands.add_parser("export", help="write a checkpoint's weights as a folder that from_pretrained loads")
-    export.add_argument("checkpoint", type=Path, help="a checkpoint, or a run's folder: its newest whole one")
-    export.add_argument("out", type=Path, help="a new folder")
+    export.add_argument("checkpoint", type=_path, help="a checkpoint, or a run's folder: its newest whole one")
+    export.add_argument("out", type=_path, help="a new folder")
     export.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="of floating-point tensors")
     export.set_defaults(run=_export)
 
     predict = commands.add_parser("predict", help="label and probabilities for each row of a file, as csv or jsonl")
-    predict.add_argument("model", type=Path, help="an export, a checkpoint, a run's folder, or a text classifier's")
+    predict.add_argument("model", type=_path, help="an export, a checkpoint, a run's folder, or a text classifier's")
     predict.add_argument(
-        "file", help="csv, tsv, json, jsonl, parquet, txt (a text a line), an image or a folder of them"
+        "file", type=_text, help="csv, tsv, json, jsonl, parquet, txt (a text a line), an image or a folder of them"
     )
     predict.add_argument("--batch_size", type=_at_least_1, default=32, metavar="ROWS", help="rows at a time (32)")
     predict.add_argument("--output", metavar="FILE", help="a new .csv or .jsonl; csv to stdout where left out")
@@ -77,8 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     predict.set_defaults(run=_predict)
 
     brought = commands.add_parser("import", help="make a checkpoint of one that Accelerate or DeepSpeed wrote")
-    brought.add_argument("source", type=Path, help="the folder that save_state or save_checkpoint wrote")
-    brought.add_argument("out", type=Path, help="a new folder")
+    brought.add_argument("source", type=_path, help="the folder that save_state or save_checkpoint wrote")
+    brought.add_argument("out", type=_path, help="a new folder")
     brought.set_defaults(run=_import)
     return parser
 
@@ -134,6 +140,16 @@ def _import(arguments: argparse.Namespace) -> int:
 
     print(main_import(arguments.source, arguments.out))
     return 0
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path")
+    return text
+
+
+def _path(text: str) -> Path:
+    return Path(_text(text))
 
 
 def _at_least_1(text: str) -> int:
