@@ -13,7 +13,7 @@ import pytest
 from kill_matrix import BETWEEN, WRITING, Plan
 from starting import side_by_side
 
-WIDTH = 3000  # 49 MB of weights, checkpoints of 150 MB: long enough to write that a kill falls into it
+WIDTH = 2200  # 26 MB of weights, checkpoints of 80 MB: long enough to write that a kill falls into it
 PLANS = {
     "zero3": [Plan(1, 1, WRITING[1]), Plan(0, 1, BETWEEN[0]), Plan(0, 0, WRITING[2])],
     "pipeline": [Plan(0, 1, WRITING[2]), Plan(1, 1, BETWEEN[1]), Plan(1, 0, WRITING[0])],
