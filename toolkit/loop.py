@@ -24,7 +24,7 @@ from toolkit.output import claim, clear, let_go
 
 @let_go()
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
-    """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep the weights.
+    """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep checkpoints.
 
     Args:
         engine: from `prepare`.
@@ -34,6 +34,10 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
 
     Returns:
         The last evaluation's scores, equal on every rank; empty without an evaluation set.
+
+    Raises:
+        UserError: the output folder holds another run, or the checkpoint to go on from does not fit.
+        stop.Ended: a SystemExit with 143 or 130 after a signal, 3 where the last checkpoint could not be saved.
     """
     setup = engine.setup
     train, evaluation = loaders(engine, data, arguments)

@@ -130,9 +130,10 @@ class PipelineEngine(Engine):
         return held[name].detach() if name in self._held[self.setup.rank] else None
 
     def _full(self, name: str) -> Tensor:
-        tensor, dtype = self.local(name), self.layout()[name][0]
+        tensor = self.local(name)
         if tensor is None:
-            tensor = torch.empty(self.layout()[name][1], dtype=dtype, device=self.device)
+            dtype, shape, _ = self.layout()[name]
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
         tensor = tensor.clone()
         dist.broadcast(tensor, src=self._holders([name])[name][0])
         return tensor.cpu()
