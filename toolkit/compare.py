@@ -51,6 +51,10 @@ class Variant:
     seed: int = 0
     steps: int = 22
     dropout: float = 0.0
+    mixed_precision: str = "no"
+    section: bool = False  # 16-bit weights by DeepSpeed's bf16 section, where it is not autocast
+    gradient_checkpointing: bool = False
+    norm: str = "none"
 
     @property
     def learning_rate(self) -> float:
@@ -81,8 +85,9 @@ class Case:
     def folder(self) -> str:
         v = self.variant
         part = f"-stop{self.stop_after_steps}" if self.stop_after_steps else f"-of-{self.resumes}" * bool(self.resumes)
+        kind = f"-{v.mixed_precision}{'-weights' * v.section}{'-recompute' * v.gradient_checkpointing}-{v.norm}"
         return f"{v.model}-{v.optimizer}-{v.gradient_accumulation_steps}-{v.max_grad_norm:g}-{v.lr_scheduler_type}" \
-               f"-{v.seed}-{v.dropout:g}-{self.setup}-{self.ranks}{part}"  # fmt: skip
+               f"-{v.seed}-{v.dropout:g}{kind}-{self.setup}-{self.ranks}{part}"  # fmt: skip
 
 
 @dataclass
@@ -198,7 +203,7 @@ def _weights(folder: Path) -> dict[str, Any]:
     from toolkit.checkpoint import newest_whole
 
     checkpoint = newest_whole(folder)
-    return {name: checkpoint.weight(name) for name in checkpoint.names}
+    return {name: checkpoint.value(name) for name in checkpoint.names}
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -245,6 +250,11 @@ def _train(case: Case, output_dir: Path) -> None:
         lr_scheduler_type=v.lr_scheduler_type,
         num_warmup_steps=v.num_warmup_steps,
         seed=v.seed,
+        mixed_precision=v.mixed_precision,
+        gradient_checkpointing=v.gradient_checkpointing,
+        deepspeed={v.mixed_precision: {"enabled": "auto"}}
+        if v.section and case.setup not in ("single", "ddp")
+        else None,
     )
     model_fn, data = _material(v)
     engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_from(setup), setup)
@@ -278,7 +288,8 @@ def _material(v: Variant) -> tuple[Any, Any]:
         # A tie of ReLU or max pooling is decided by rounding; GELU and average pooling have none.
         activation, pooling = ("relu", "max") if v.model == "cnn_article" else ("gelu", "avg")
         data = replace(image_data(arguments), evaluation=None)
-        return lambda: CNN(1, 28, data.num_labels, activation=activation, pooling=pooling, dropout=v.dropout), data
+        chosen: dict[str, Any] = {"activation": activation, "pooling": pooling, "dropout": v.dropout, "norm": v.norm}
+        return lambda: CNN(1, 28, data.num_labels, **chosen), data
     from toolkit.data.text import text_data
     from toolkit.models import bert
 

@@ -129,8 +129,7 @@ def _exported_dtype(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
 
 def _exported(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Tensor:
     tensor = checkpoint.weight(name)
-    if tensor.dtype != dtype and "master" in checkpoint.states(name):
-        tensor = checkpoint.optimizer(name, "master", 0, tensor.numel()).reshape(tensor.shape)
+    tensor = checkpoint.value(name) if tensor.dtype != dtype else tensor
     cast = tensor.to(dtype)
     if cast.is_floating_point() and not cast.isfinite().eq(tensor.isfinite()).all():
         reason = f"{name} has {tensor.abs().max():.3g}, beyond the {torch.finfo(dtype).max:.3g} of the dtype"

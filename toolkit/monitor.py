@@ -119,6 +119,8 @@ class Monitor:
         rate = (last["samples"] - self._flushed_samples) / len(self._waiting) / per_step
         for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
             numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
+            if stats.loss_scale is not None:
+                numbers["loss_scale"] = stats.loss_scale
             self._unwritten += self._line(row | numbers)
         self._append()
         self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)

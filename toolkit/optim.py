@@ -25,6 +25,10 @@ def optimizer_from(setup: Setup) -> Callable[[list[dict[str, Any]]], torch.optim
         lr, decay = setup.learning_rate, setup.weight_decay
         if setup.optimizer == "sgd":
             return torch.optim.SGD(param_groups, lr=lr, momentum=setup.momentum, weight_decay=decay)
+        if setup.offloads_optimizer:
+            from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+            return DeepSpeedCPUAdam(param_groups, lr=lr, weight_decay=decay, adamw_mode=setup.optimizer == "adamw")
         kind = torch.optim.AdamW if setup.optimizer == "adamw" else torch.optim.Adam
         # One pass over each tensor: on 2 cores 20 ms for 23 million parameters instead of 77.
         return kind(param_groups, lr=lr, weight_decay=decay, fused=True)

@@ -68,7 +68,7 @@ class Checkpoints:
             "updates": engine.updates,
             "total_steps": self.total_steps,
             "order": order_of(self.sampler),
-            "loss_scaler": None,
+            "loss_scaler": self.engine.kept_loss_scale(),
             "setup": engine.setup.as_dict(),
             "versions": versions(),
             "model": {"class": engine.model_class, "arguments": arguments},

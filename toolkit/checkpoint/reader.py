@@ -98,9 +98,16 @@ class Checkpoint:
         """The whole tensor, on the CPU, in the dtype it was stored in."""
         return self._file(self._weight_map[name]).get_tensor(name)
 
+    def value(self, name: str) -> Tensor:
+        """The whole tensor as it was trained, on the CPU: the fp32 master of a weight that was held in 16 bit."""
+        weight = self.weight(name)
+        if "master" not in self._pieces.get(name, {}):
+            return weight
+        return self.optimizer(name, "master", 0, weight.numel()).reshape(weight.shape)
+
     def states(self, name: str) -> list[str]:
-        """Names of the optimizer's state for a parameter, but for `step`."""
-        return [state for state in self._pieces.get(name, {}) if state != "step"]
+        """Names of the optimizer's state for a parameter, but for `step` and `master`."""
+        return [state for state in self._pieces.get(name, {}) if state not in ("step", "master")]
 
     def optimizer(self, name: str, state: str, start: int, stop: int) -> Tensor:
         """Elements [start, stop) of a flattened parameter's state: [stop - start], on the CPU, as they were stored."""

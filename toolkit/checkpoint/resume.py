@@ -17,6 +17,7 @@ from toolkit.checkpoint.reader import Checkpoint, find
 from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine
 from toolkit.engines.ranks import every_rank, on_rank_0
+from toolkit.engines.state import optimizer_kind
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
@@ -103,7 +104,8 @@ def _put(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) -> Non
     if lines:
         raise UserError(*lines)
     layout = engine.layout()
-    engine.restore(((name, checkpoint.weight(name)) for name in layout), checkpoint)
+    engine.restore(((name, checkpoint.value(name)) for name in layout), checkpoint)
+    engine.load_loss_scale(checkpoint.about.get("loss_scaler"))
     engine.updates = checkpoint.about["updates"]
     _restore_random(engine, checkpoint)
 
@@ -152,7 +154,7 @@ def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) ->
         more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
         reason = f"has no optimizer state for {bare[0]}{more}, frozen when it was written"
         yield _line(checkpoint, reason, "freeze them again, or start from its weights with `oneloop export`")
-    kind = type(engine.torch_optimizer).__name__
+    kind = optimizer_kind(engine.torch_optimizer)
     if checkpoint.about.get("optimizer") not in (None, kind):
         reason = f"was trained with {checkpoint.about['optimizer']}, this run has {kind}"
         yield _line(checkpoint, reason, "take the same --optimizer")

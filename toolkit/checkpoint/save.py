@@ -65,7 +65,9 @@ def save(
         return problems[0]
     files = {name: entry for written, _ in shares for name, entry in written.items()}
     about = about or {"step": engine.updates, "updates": engine.updates, "setup": engine.setup.as_dict()}
-    about = about | {"parameters": _parameters(engine.layout()), "optimizer": type(engine.torch_optimizer).__name__}
+    about = {"loss_scaler": engine.kept_loss_scale()} | about
+    about |= {"parameters": _parameters(engine.layout())}
+    about |= {"optimizer": optimizer_state.optimizer_kind(engine.torch_optimizer)}
     writers = engine.writers()
     weight_map = {name: f"model-{writers[name] + 1:05d}-of-{size:05d}.safetensors" for name in engine.layout()}
     total = sum(t.itemsize * torch.Size(shape).numel() for t, shape, _ in engine.layout().values())

@@ -44,7 +44,8 @@ def prepare(
         model = model_fn()
     if setup.gradient_checkpointing:
         _checkpoint_activations(model)
-    check_elementwise(optimizer_fn, setup.deepspeed_config is not None, group.device(setup))
+    steps_on = torch.device("cpu") if setup.offloads_optimizer else group.device(setup)
+    check_elementwise(optimizer_fn, setup.deepspeed_config is not None, steps_on)
     with group.quiet(setup.verbose):
         engine = _engine(model, loss_fn, optimizer_fn, setup)
     _check_obtained(engine.obtained, setup)

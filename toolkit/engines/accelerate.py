@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from toolkit.data.batch import Batch
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import on_device, take
-from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_slots
+from toolkit.engines.scaler import LossScaler
+from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_scaler, zero_slots
 from toolkit.setup import Setup
 
 NORM_ROW = 4096
@@ -41,12 +43,13 @@ class AccelerateEngine(Engine):
         self._zero = setup.deepspeed_config is not None
         # Accelerate's wrapper, and under it DeepSpeed's.
         self.torch_optimizer = self.optimizer.optimizer.optimizer if self._zero else self.optimizer.optimizer
+        if setup.loss_scale:
+            self.scaler = zero_scaler(self.model.optimizer) if self._zero else LossScaler(setup.loss_scale)
         self.obtained = {
             "engine": type(self.model).__name__,
             "stage": self.model.zero_optimization_stage() if self._zero else None,
             "data_parallel_ranks": self.size,
             "pipeline_stages": 1,
-            "parameter_dtype": str(next(iter(self._parameters.values())).dtype).removeprefix("torch."),
             "device": self.device.type,
         }
 
@@ -57,37 +60,51 @@ class AccelerateEngine(Engine):
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         self.model.train()
         total = torch.zeros((), device=self.device)
+        loss_scale = self.scaler.cur_scale if self.scaler is not None else None
+        skipped = False
         for batch in take(batches, self.setup.gradient_accumulation_steps):
             batch = on_device(batch, self.device)
             with self.accelerator.accumulate(self.model):
                 losses = self._losses(self._forward(batch), batch.targets)  # [B]
                 loss = (losses * batch.weights).sum() * self._scale(batch)
-                self.accelerator.backward(loss)
+                # DeepSpeed scales in its backward, and has stepped when it returns from the last.
+                self.accelerator.backward(loss if self._zero else loss * (loss_scale or 1.0))
                 total += loss.detach()
                 if self.accelerator.sync_gradients:
-                    grad_norm = self._clip()
-                self.optimizer.step()
+                    grad_norm, skipped = self._clip()
+                if not skipped:
+                    self.optimizer.step()
                 self.optimizer.zero_grad()
         total /= self.setup.gradient_accumulation_steps
         if self.size > 1:
             dist.all_reduce(total)
             total /= self.size
-        self.updates += 1
-        return StepStats(total, grad_norm, skipped=False)
+        return self._stepped(total, grad_norm, loss_scale, skipped)
 
     def _forward(self, batch: Batch) -> Any:
-        return self.model(**batch.inputs) if isinstance(batch.inputs, dict) else self.model(*batch.inputs)
+        dtype = None if self._zero else self.setup.autocast_dtype  # DeepSpeed casts by its own section
+        with torch.autocast(self.device.type, getattr(torch, dtype)) if dtype else nullcontext():
+            return self.model(**batch.inputs) if isinstance(batch.inputs, dict) else self.model(*batch.inputs)
 
-    def _clip(self) -> Tensor:
-        """The gradient's norm before clipping. DeepSpeed has clipped inside its step, by the value in its config,
-        which is the setup's: `clip_grad_norm_` of Accelerate does nothing there."""
+    def _clip(self) -> tuple[Tensor, bool]:
+        """The gradient's norm before clipping, and whether it overflowed. DeepSpeed has clipped inside its step, by
+        the value in its config, which is the setup's: `clip_grad_norm_` of Accelerate does nothing there."""
         if self._zero:
-            return torch.as_tensor(self.model.get_global_grad_norm(), device=self.device).float()
+            norm = torch.as_tensor(self.model.get_global_grad_norm(), device=self.device).float()
+            return norm, self.scaler is not None and bool(self.model.optimizer.overflow)
         trained = [p for p in self._parameters.values() if p.grad is not None]
-        norm = total_norm(p.grad for p in trained if p.grad is not None)
+        gradients = [p.grad for p in trained if p.grad is not None]
+        if isinstance(self.scaler, LossScaler):
+            torch._foreach_div_(gradients, self.scaler.cur_scale)
+        norm = total_norm(gradients)
+        if isinstance(self.scaler, LossScaler):
+            overflow = not bool(norm.isfinite())  # ranks agree: they hold the same averages
+            self.scaler.update_scale(overflow)
+            if overflow:
+                return norm, True
         if self.setup.max_grad_norm:
             torch.nn.utils.clip_grads_with_norm_(trained, self.setup.max_grad_norm, norm)
-        return norm
+        return norm, False
 
     @torch.no_grad()
     def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:

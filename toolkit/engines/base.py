@@ -17,12 +17,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines import state
+from toolkit.engines import group, scaler, state
 from toolkit.engines.batches import Batches, logits_of
+from toolkit.engines.precision import Formats, check_fp32, keep_batch_norm_exact, obtained_formats
 from toolkit.engines.ranks import gather_rows, on_rank_0
 from toolkit.engines.scores import scores_of
 from toolkit.engines.state import Slot, Stored, saved_buffers, share_out
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
 from toolkit.setup import Setup
 
 LossFn = Callable[[Any, Tensor], Tensor]  # (outputs, targets) -> [B] per-sample losses
@@ -34,7 +36,8 @@ class StepStats(NamedTuple):
 
     loss: Tensor  # [] float32: mean loss of the global batch, sum(w x loss) / sum(w), the same on every rank
     grad_norm: Tensor  # [] float32: 2-norm of the gradient of that mean before clipping, over all parameters
-    skipped: bool  # the optimizer did not move (fp16 overflow); `updates` did not advance
+    skipped: bool = False  # the optimizer did not move (fp16 overflow); `updates` did not advance
+    loss_scale: float | None = None  # what the losses were multiplied by; None but in fp16
 
 
 class Engine(ABC):
@@ -47,18 +50,25 @@ class Engine(ABC):
     reads_batches: bool  # False on the middle stages of a pipeline, which pull no batch
     obtained: dict[str, Any]  # what the libraries really gave: engine class, dtype, ranks, stage
     torch_optimizer: torch.optim.Optimizer  # what steps in the end, below the libraries' wrappers
+    scaler: scaler.Scaler | None = None  # of the losses, in fp16
     eval_chunk: int  # batches scored between two looks at whether to go on
 
     def __init__(self, setup: Setup, model: nn.Module, loss_fn: LossFn) -> None:
+        check_fp32(model)
+        if setup.weight_dtype != "float32":
+            keep_batch_norm_exact(model)
         self.setup = setup
         self.updates = 0  # optimizer steps applied
         self._checked = False
+        self._formats = Formats(model, group.device(setup))
+        self._stuck = 0  # steps skipped one after another at the smallest loss scale
         self.model_class, self.model_config = type(model).__name__, getattr(model, "config", None)
         self.model_arguments = getattr(model, "arguments", None)
         self._loss_fn = loss_fn
         # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self._dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
+        held = getattr(torch, setup.weight_dtype)  # DeepSpeed casts frozen ones too
+        self._dtypes = {name: held if p.is_floating_point() else p.dtype for name, p in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
         # Names whose gradient no backward pass has reached, until `check_all_trained` has looked.
         self._trained = {name for name, parameter in self._parameters.items() if parameter.requires_grad}
@@ -204,6 +214,19 @@ class Engine(ABC):
         self.load_named_state(weights)
         state.restore(self.torch_optimizer, self.slots(), stored)
 
+    def kept_loss_scale(self) -> dict[str, float] | None:
+        """What a checkpoint keeps of the loss scale; None but in fp16."""
+        return scaler.kept(self.scaler) if self.scaler is not None else None
+
+    def load_loss_scale(self, state: dict[str, float] | None) -> None:
+        """Go on with the loss scale of a checkpoint; one from another precision has none."""
+        if self.scaler is None:
+            return
+        if state is None:
+            say(f"it holds no loss scale: going on with {self.scaler.cur_scale:g}")
+        else:
+            scaler.restore(self.scaler, state)
+
     @torch.no_grad()
     def load_named_state(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Put whole tensors, as `named_state` of any engine gives them, into this one: weights and buffers.
@@ -228,6 +251,25 @@ class Engine(ABC):
             self._checked = True
             self.check_all_trained()
             self.check_ranks_agree()
+            self._formats.remove()
+            self.obtained |= obtained_formats(
+                self.setup, self._formats, list(self._parameters.values()), self._owned_buffers()
+            )
+
+    def _stepped(self, loss: Tensor, grad_norm: Tensor, loss_scale: float | None, skipped: bool) -> StepStats:
+        """Counts a step.
+
+        Raises:
+            UserError: too many steps in a row were skipped at the smallest loss scale.
+        """
+        self.updates += not skipped
+        floor = self.scaler is not None and scaler.at_floor(self.scaler, self.setup.loss_scale)
+        self._stuck = self._stuck + 1 if skipped and floor else 0
+        if self._stuck == scaler.SKIPS_AT_FLOOR:
+            reason = f"{self._stuck} steps in a row were skipped: gradients are not finite at loss scale {loss_scale:g}"
+            remedy = "look at the data and the learning rate, or use bf16"
+            raise UserError(fault("mixed_precision", "fp16", reason, remedy))
+        return StepStats(loss, torch.full_like(grad_norm, math.inf) if skipped else grad_norm, skipped, loss_scale)
 
     def check_all_trained(self) -> None:
         """Raise UserError if the first step left out a parameter that should train.

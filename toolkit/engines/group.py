@@ -114,36 +114,58 @@ def _start_deepspeed(setup: Setup, backend: str) -> None:
     if not setup.verbose:
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # its import has set WARNING
     with quiet(setup.verbose):
-        if on_cpu(setup):
-            _build_once(setup)
+        _build_once(setup)
         deepspeed.init_distributed(backend, auto_mpi_discovery=False, timeout=timedelta(seconds=setup.timeout))
     if on_cpu(setup):
         _unlink_shared_memory()
+    if on_cpu(setup) and setup.weight_dtype == "float16":
+        _allow_fp16()
 
 
 def _build_once(setup: Setup) -> None:
-    """Compile DeepSpeed's shared-memory collectives on one rank of each node while the others wait.
+    """Compile the native ops that this run needs on one rank of each node while the others wait.
 
     Built on first use (40 s to minutes on 2 cores). Two ranks building at once can fail, and a build that was killed
     leaves a lock file on which the next one waits for ever without a word.
     """
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-    from torch.utils.cpp_extension import _get_build_directory
-
-    builder = ShareMemCommBuilder()
-    if not builder.is_compatible(verbose=False):
-        return
     store = dist.distributed_c10d._get_default_store()
-    key = f"oneloop/op/{os.environ.get('GROUP_RANK', os.environ.get('CROSS_RANK', '0'))}"
-    if setup.local_rank == 0:
-        folder = Path(_get_build_directory(builder.name, False))
-        clear_stale_lock(folder)
-        if not list(folder.glob("*.so")):
-            say(f"building DeepSpeed's {builder.name} once for this machine, about a minute")
-        builder.load(verbose=False)
-        store.set(key, "built")
-    while not store.check([key]):
-        time.sleep(OP_POLL_SECONDS)
+    for builder in filter(lambda each: each.is_compatible(verbose=False), _ops(setup)):
+        key = f"oneloop/{builder.name}/{os.environ.get('GROUP_RANK', os.environ.get('CROSS_RANK', '0'))}"
+        if setup.local_rank == 0:
+            from torch.utils.cpp_extension import _get_build_directory
+
+            folder = Path(_get_build_directory(builder.name, False))
+            clear_stale_lock(folder)
+            if not list(folder.glob("*.so")):
+                say(f"building DeepSpeed's {builder.name} once for this machine, about a minute")
+            builder.load(verbose=False)
+            store.set(key, "built")
+        while not store.check([key]):
+            time.sleep(OP_POLL_SECONDS)
+
+
+def _ops(setup: Setup) -> list[Any]:
+    """Builders of the shared-memory collectives, of the Adam that steps on the host, and of NVMe's reads and writes."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    zero = (setup.deepspeed_config or {}).get("zero_optimization", {})
+    nvme = any(zero.get(f"offload_{what}", {}).get("device") == "nvme" for what in ("optimizer", "param"))
+    return (
+        ([ShareMemCommBuilder()] if on_cpu(setup) else [])
+        + ([CPUAdamBuilder()] if setup.offloads_optimizer and setup.optimizer != "sgd" else [])
+        + ([AsyncIOBuilder()] if nvme else [])
+    )
+
+
+def _allow_fp16() -> None:
+    """DeepSpeed asks oneDNN for fp16 instructions and refuses a CPU without them; torch computes in fp16 there too."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    if not accelerator.is_fp16_supported():
+        say("this CPU has no fp16 instructions: torch does without, slowly")
+        accelerator.is_fp16_supported = lambda: True
 
 
 def _unlink_shared_memory() -> None:

@@ -17,7 +17,7 @@ from toolkit.data.batch import Batch
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import take
 from toolkit.engines.ranks import every_rank
-from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_slots
+from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_scaler, zero_slots
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.setup import Setup
@@ -52,6 +52,7 @@ class PipelineEngine(Engine):
         self._buffers = dict(saved_buffers(model))  # moved to the device, they are other tensors
         _one_norm(self.engine.optimizer)
         self.torch_optimizer = self.engine.optimizer.optimizer
+        self.scaler = zero_scaler(self.engine.optimizer) if setup.loss_scale else None
         self._held = self._held_by_rank(mine, module)
         self._parameters = mine
         # A pipeline that is scored a few batches at a time fills and drains each time: enough of them to hide that.
@@ -68,7 +69,6 @@ class PipelineEngine(Engine):
             "data_parallel_ranks": self.size,
             "pipeline_stages": self.engine.num_stages,
             "layers": [f"{first}-{stop - 1}" for first, stop in self.layer_ranges],
-            "parameter_dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
             "device": self.device.type,
         }
 
@@ -79,10 +79,11 @@ class PipelineEngine(Engine):
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         count = self.setup.gradient_accumulation_steps
         feed = (self._feed(batch, self._scale(batch)) for batch in take(batches, count))
+        loss_scale = self.scaler.cur_scale if self.scaler is not None else None
         loss = self.engine.train_batch(feed)  # middle stages pull nothing
-        self.updates += 1
         grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
-        return StepStats(loss, grad_norm, skipped=False)
+        skipped = self.scaler is not None and bool(self.engine.optimizer.overflow)
+        return self._stepped(loss, grad_norm, loss_scale, skipped)
 
     def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:
         """The last stage scores: `eval_batch` hands out the last micro-batch's logits only, so the loss function,

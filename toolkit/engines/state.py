@@ -35,6 +35,8 @@ class Stored(Protocol):
 
     def optimizer(self, name: str, state: str, start: int, stop: int) -> Tensor: ...
 
+    def value(self, name: str) -> Tensor: ...
+
     def updates_of(self, name: str) -> float | None: ...
 
 
@@ -61,6 +63,13 @@ def zero_slots(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[
                 owned = not getattr(parameter, "ds_pipe_replicated", False)
                 place = (first - at, stop - at, tensor, first - begin)
                 yield Slot(names[id(parameter)], *place, parameter.dtype, owned)
+
+
+def zero_scaler(optimizer: Any) -> Any:
+    """The loss scaler of DeepSpeed's ZeRO. It raises at its smallest scale in some stages and goes on for ever in
+    others: here an engine counts, in all alike."""
+    optimizer.loss_scaler.raise_error_at_min_scale = False
+    return optimizer.loss_scaler
 
 
 def pieces(optimizer: torch.optim.Optimizer, slots: Iterable[Slot]) -> Iterator[tuple[str, Tensor]]:
@@ -132,11 +141,13 @@ def restore(optimizer: torch.optim.Optimizer, slots: Iterable[Slot], stored: Sto
     for together in of_tensor.values():
         tensor = together[0].tensor
         counts: dict[float | None, str] = {}
-        state: dict[str, Tensor] = {}
+        state: dict[str, Any] = {}
         for slot in together:
             counts[stored.updates_of(slot.name)] = slot.name
+            if slot.dtype != tensor.dtype:  # a master of 16-bit weights, which the loaded ones have only rounded
+                slot.of(tensor).copy_(stored.value(slot.name).reshape(-1)[slot.start : slot.stop])
             for name in stored.states(slot.name):
-                whole = tensor if name == "master" else state.setdefault(name, _zeros(tensor))
+                whole = state.setdefault(name, _zeros(tensor))
                 slot.of(whole).copy_(stored.optimizer(slot.name, name, slot.start, slot.stop))
         if len(counts) > 1:
             told = ", ".join(f"{name} {'never' if n is None else f'{n:g} times'}" for n, name in counts.items())
@@ -144,11 +155,25 @@ def restore(optimizer: torch.optim.Optimizer, slots: Iterable[Slot], stored: Sto
             raise UserError(fault("checkpoint", told, reason, "resume in ddp or one process"))
         (count,) = counts
         if count is not None:
-            fused = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
-            # As torch's own load_state_dict has it: beside the parameter for fused kernels, on the CPU else.
-            state["step"] = torch.tensor(count, dtype=torch.float32, device=tensor.device if fused else "cpu")
+            state["step"] = _step_of(optimizer, count, tensor)
         if state:
             optimizer.state[tensor] = state
+
+
+def _step_of(optimizer: torch.optim.Optimizer, count: float, tensor: Tensor) -> Any:
+    """The number of steps in the form that this optimizer counts in."""
+    if hasattr(optimizer, "ds_opt_adam"):
+        return int(count)
+    fused = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
+    # As torch's own load_state_dict has it: beside the parameter for fused kernels, on the CPU else.
+    return torch.tensor(count, dtype=torch.float32, device=tensor.device if fused else "cpu")
+
+
+def optimizer_kind(optimizer: torch.optim.Optimizer) -> str:
+    """Its class's name, DeepSpeed's own Adam under the name of the algorithm."""
+    if hasattr(optimizer, "ds_opt_adam"):
+        return "AdamW" if getattr(optimizer, "adam_w_mode", True) else "Adam"
+    return type(optimizer).__name__
 
 
 def share_out(sizes: Mapping[str, int], holders: Mapping[str, list[int]]) -> dict[str, int]:

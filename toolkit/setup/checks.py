@@ -73,7 +73,7 @@ def build_faults(strategy: str, world_size: Any, rank: Any, partition: Any, valu
     }
     for name, value in values.items():
         try:
-            if isinstance(value, str) and name not in ("optimizer", "lr_scheduler_type"):
+            if isinstance(value, str) and name not in ("optimizer", "lr_scheduler_type", "mixed_precision"):
                 raise ValueError("expected a value, not its text")
             kinds[name](str(value))
         except ValueError as error:
@@ -87,6 +87,7 @@ def owned_faults(file: DeepSpeedFile, strategy: str, stage: int | None) -> list[
         return [
             fault(file.where(key), value, f"{strategy} runs without DeepSpeed", "leave deepspeed= out")
             for key, value in file.config.items()
+            if key not in ("fp16", "bf16")
         ]
     faults = [
         fault(file.where(key), file.get(key), "Setup.build writes this key", f"give {name}")
@@ -97,9 +98,4 @@ def owned_faults(file: DeepSpeedFile, strategy: str, stage: int | None) -> list[
     if written not in (None, stage):
         where = file.where("zero_optimization.stage")
         faults.append(fault(where, written, f"{strategy} is stage {stage}", "leave it out, or change the strategy"))
-    faults += [
-        fault(file.where(f"{section}.enabled"), True, "this version trains in fp32", "leave it out")
-        for section in ("fp16", "bf16")
-        if file.get(f"{section}.enabled") is True
-    ]
     return faults

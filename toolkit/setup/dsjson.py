@@ -181,7 +181,10 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, st
     if key in schema.FIXED and value != schema.FIXED[key][0]:
         right, reason = schema.FIXED[key]
         return [fault(where, value, reason, f"write {json.dumps(right)} or remove the key")]
-    return []
+    faults: list[str] = []
+    for nested in value if key in schema.SUBSECTIONS else ():
+        faults += _check_key(file, f"{key}.{nested}", value[nested], schema.SUBSECTIONS[key])
+    return faults
 
 
 def _nested_faults(file: DeepSpeedFile, key: str, section: Any) -> list[str]:
@@ -252,14 +255,15 @@ def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, A
     config = {
         key: copy.deepcopy(value)
         for key, value in file.config.items()
-        if key not in schema.NOT_TAKEN and key not in ("optimizer", "pipeline", "fp16", "bf16")
+        if key not in schema.NOT_TAKEN and key not in ("optimizer", "pipeline", "fp16", "bf16", "torch_autocast")
     }
     config = _without_auto(config)
     config.setdefault("zero_optimization", {})
     for key in ("offload_optimizer", "offload_param", "zenflow", "leaf_module"):
         config["zero_optimization"].pop(key, None)
-    # Without it DeepSpeed refuses SGD under ZeRO.
-    config |= {"zero_allow_untested_optimizer": True, "fp16": {"enabled": False}, "bf16": {"enabled": False}}
+    # Without the first DeepSpeed refuses SGD under ZeRO; without the second it would put its own Adam in SGD's place.
+    config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    config |= {"fp16": {"enabled": False}, "bf16": {"enabled": False}}
     for key, value in settled.items():
         section, _, name = key.rpartition(".")
         (config[section] if section else config)[name] = value

@@ -3,7 +3,6 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup import schema
@@ -11,6 +10,8 @@ from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Gi
 from toolkit.setup.checks import optimizer_faults, partition_fault
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, read_deepspeed_json
 from toolkit.setup.launcher import Launch, check_obtained, inline_file, read_launch
+from toolkit.setup.offload import OPTIMIZER, PARAM
+from toolkit.setup.precision import asked_precision
 from toolkit.setup.settled import VALUES, Setup, settle
 
 BATCH_ARGUMENTS = {GLOBAL: GLOBAL, "per_device_train_batch_size": MICRO, ACCUMULATION: ACCUMULATION}
@@ -33,7 +34,9 @@ def setup_from_run(arguments: Namespace, environ: Mapping[str, str], parent: Seq
     if faults:
         raise UserError(*faults)
     notes: list[str] = []
-    faults += _check_precision(arguments, launch, file)
+    default = Given(getattr(arguments, "mixed_precision", "no"), "script's default")
+    precision, lines = asked_precision(_typed(arguments, "mixed_precision"), launch.mixed_precision, file, default)
+    faults += lines
     strategy, stages, partition = _strategy(launch, file, faults, notes)
     faults += _check_launcher(arguments, launch, file, strategy)
     values = _values(arguments, file, faults, notes)
@@ -48,6 +51,7 @@ def setup_from_run(arguments: Namespace, environ: Mapping[str, str], parent: Seq
             default_batch,
             values,
             file,
+            precision=precision,
             auto_accumulation=_auto_accumulation(arguments, file, stages.value),
             config_files=tuple(
                 path for path in (launch.yaml, file.path if file is not None else "") if os.path.isfile(path)
@@ -125,7 +129,8 @@ def _strategy(
         notes.append(f"{where} 1 is no pipeline")
         partition = Given("parameters", "default")
     if stage > 0:
-        return Given(f"zero{stage}", stage_where), one, partition
+        offloads = any((file.get(f"{key}.device") or "none") != "none" for key in (OPTIMIZER, PARAM))
+        return Given(f"zero{stage}{'_offload' * offloads}", stage_where), one, partition
     taken = {
         GLOBAL,
         MICRO,
@@ -138,7 +143,12 @@ def _strategy(
         "zero_optimization",
     }
     unused = [key for key in file.config if key not in taken]
-    unused += [f"zero_optimization.{key}" for key in file.config.get("zero_optimization", {}) if key != "stage"]
+    offload = ("offload_optimizer", "offload_param")  # refused with stage 0 where they switch something on
+    unused += [
+        f"zero_optimization.{key}"
+        for key in file.config.get("zero_optimization", {})
+        if key != "stage" and key not in offload
+    ]
     idle = f"; not used: {', '.join(unused)}" if unused else ""
     notes.append(f"{stage_where} 0 runs as {plain}, with batch, precision, clipping and optimizer from the file{idle}")
     return Given(plain, stage_where), one, partition
@@ -174,27 +184,6 @@ def _check_launcher(arguments: Namespace, launch: Launch, file: DeepSpeedFile | 
         reason = f"it asks for {strategy.value}, but {asked} starts no DeepSpeed"
         return [fault("--deepspeed_config", file.path, reason, remedy)]
     return []
-
-
-def _check_precision(arguments: Namespace, launch: Launch, file: DeepSpeedFile | None) -> list[str]:
-    """This version trains in fp32; contradictions are named as such."""
-    asked = [launch.mixed_precision] if launch.mixed_precision.value not in ("no", "none", "") else []
-    typed = getattr(arguments, "mixed_precision", "no")
-    if typed != "no":
-        asked.append(Given(typed, "--mixed_precision"))
-    for section in ("fp16", "bf16"):
-        if file is not None and file.get(f"{section}.enabled") is True:
-            asked.append(Given(section, file.where(f"{section}.enabled")))
-    kinds = {given.value for given in asked}
-    if len(kinds) > 1:
-        named = " and ".join(f"{given.origin} {_shown(given)}" for given in asked)
-        return [fault(asked[0].origin, _shown(asked[0]), f"{named} cannot both hold", "keep one precision")]
-    remedy = "write no, or false in a JSON section"
-    return [fault(given.origin, _shown(given), "this version trains in fp32", remedy) for given in asked]
-
-
-def _shown(given: Given) -> Any:
-    return True if given.origin.endswith(".enabled") else given.value
 
 
 def _typed(arguments: Namespace, name: str) -> Given | None:

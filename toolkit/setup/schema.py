@@ -41,10 +41,12 @@ SECTIONS: dict[str, dict[str, str]] = {
     "optimizer": _kinds(text="type", object="params", bool="legacy_fusion"),
     "fp16": _kinds(
         bool="enabled auto_cast consecutive_hysteresis fp16_master_weights_and_grads",
-        number="loss_scale min_loss_scale",
+        number="loss_scale",
         whole="initial_scale_power",
-        positive="loss_scale_window hysteresis",
+        positive="loss_scale_window hysteresis min_loss_scale",
     ),
+    "torch_autocast": _kinds(bool="enabled", text="dtype", list="lower_precision_safe_modules"),
+    "aio": _kinds(positive="block_size queue_depth intra_op_parallelism", bool="single_submit overlap_events use_gds"),
     "bf16": _kinds(
         bool="""enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads
             bf16_optimizer_states"""
@@ -72,6 +74,19 @@ SECTIONS: dict[str, dict[str, str]] = {
     ),
 }
 
+# Sections inside a section.
+SUBSECTIONS: dict[str, dict[str, str]] = {
+    "zero_optimization.offload_optimizer": _kinds(
+        text="device nvme_path",
+        positive="buffer_count",
+        bool="pin_memory pipeline_read pipeline_write fast_init super_offload",
+        number="ratio cpuadam_cores_perc",
+    ),
+    "zero_optimization.offload_param": _kinds(
+        text="device nvme_path", positive="buffer_count buffer_size max_in_cpu", bool="pin_memory"
+    ),
+}
+
 OPTIMIZER_PARAMS = _kinds(
     number="lr weight_decay momentum eps dampening",
     list="betas",
@@ -95,19 +110,29 @@ FIXED_OPTIMIZER_PARAMS: dict[str, object] = {
 
 # Another value would change the mathematics or have no effect here: the one right value in every setup, and why.
 _AVERAGE, _ZERO_PP = "gradients are averaged alike in every setup", "ZeRO++ changes the numbers"
-_FP32, _OWN_CHECKPOINTS = "this version trains in fp32", "oneloop writes its own checkpoints"
+_OWN_CHECKPOINTS, _MASTERS = "oneloop writes its own checkpoints", "masters and optimizer state are kept in fp32"
+_TRAVEL = "gradients travel in fp32, or in the weights' own format"
 _TENSOR, _RECOMPUTE = "it acts on tensor parallelism alone", "--gradient_checkpointing decides it in every setup"
 FIXED: dict[str, tuple[object, str]] = {
     "managed_gradient_accumulation": (True, "oneloop marks the accumulation boundary itself"),
     "prescale_gradients": (False, _AVERAGE),
     "gradient_predivide_factor": (1, _AVERAGE),
     "gradient_allreduce_op": ("mean", _AVERAGE),
-    "communication_data_type": ("fp32", _FP32),
-    "seq_parallel_communication_data_type": ("fp32", _FP32),
+    "communication_data_type": ("fp32", _TRAVEL),
+    "seq_parallel_communication_data_type": ("fp32", _TRAVEL),
     "zero_allow_untested_optimizer": (True, "the script's optimizer is used in every setup, SGD included"),
+    "zero_force_ds_cpu_optimizer": (False, "offloaded Adam and AdamW are DeepSpeed's own anyway, SGD stays torch's"),
     "dataloader_drop_last": (False, "the last incomplete global batch is padded with rows of weight 0"),
     "use_data_before_expert_parallelism": (False, "there are no experts here"),
     "disable_allgather": (False, "updated weights must reach every rank"),
+    "fp16.fp16_master_weights_and_grads": (False, _MASTERS),
+    "bf16.bf16_master_weights_and_grads": (False, _MASTERS),
+    "bf16.bf16_optimizer_states": (False, _MASTERS),
+    "bf16.immediate_grad_update": (False, "it acts on DeepSpeed's other bf16 optimizer alone"),
+    "bf16.check_grad_overflow": (False, "steps are skipped in fp16 alone, in every setup"),
+    "zero_optimization.offload_optimizer.ratio": (1, "the whole optimizer state is offloaded"),
+    "zero_optimization.offload_optimizer.super_offload": (False, "SuperOffload is not part of this version"),
+    "zero_optimization.offload_optimizer.cpuadam_cores_perc": (0.8, "it acts on SuperOffload alone"),
     "zero_optimization.compute_grad_norm": (True, "the gradient norm is logged in every setup"),
     "zero_optimization.elastic_checkpoint": (False, _OWN_CHECKPOINTS),
     "zero_optimization.pipeline_loading_checkpoint": (False, _OWN_CHECKPOINTS),
@@ -137,7 +162,8 @@ AUTO = frozenset(
     zero_optimization.sub_group_size zero_optimization.stage3_prefetch_bucket_size
     zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_max_live_parameters
     zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_gather_16bit_weights_on_model_save
-    zero_optimization.overlap_comm zero_optimization.contiguous_gradients zero_optimization.reduce_scatter""".split()
+    zero_optimization.overlap_comm zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
+    zero_optimization.offload_optimizer.device zero_optimization.offload_param.device""".split()
 )
 
 # Known sections that this version does not take: (reason, remedy). One that switches nothing on is dropped.
@@ -147,17 +173,14 @@ NOT_TAKEN: dict[str, tuple[str, str]] = {
         "remove the section and give --lr_scheduler_type and --num_warmup_steps",
     ),
     "activation_checkpointing": (_RECOMPUTE, "remove the section and give --gradient_checkpointing"),
-    "torch_autocast": (_FP32, "remove the section"),
-    "data_types": (_FP32, "remove the section"),
+    "data_types": ("gradients add up in the weights' format, buffers stay in fp32", "remove the section"),
     "checkpoint": (_OWN_CHECKPOINTS, "remove the section"),
-    "zero_optimization.offload_optimizer": ("offload is not part of this version", "remove the section"),
-    "zero_optimization.offload_param": ("offload is not part of this version", "remove the section"),
     "zero_optimization.zenflow": ("ZenFlow is not part of this version", "remove the section"),
     "zero_optimization.leaf_module": ("leaf modules are not part of this version", "remove the section"),
 } | {
     name: (f"{name} is not part of this version", "remove the section")
     for name in """tensor_parallel autotuning data_efficiency hybrid_engine weight_quantization compile timers
-        datastates_ckpt expert_parallel aio""".split()
+        datastates_ckpt expert_parallel""".split()
 }
 
 # Keys of those sections as DeepSpeed 0.19.8 reads them. Sections that are not here have deeper forms of their own.
@@ -167,15 +190,10 @@ NESTED: dict[str, frozenset[str]] = {
         "scheduler": "type params",
         "activation_checkpointing": """partition_activations number_checkpoints contiguous_memory_optimization
             cpu_checkpointing profile synchronize_checkpoint_boundary""",
-        "torch_autocast": "enabled dtype lower_precision_safe_modules",
-        "data_types": "grad_accum_dtype",
+        "data_types": "grad_accum_dtype buffer_dtype",
         "checkpoint": "tag_validation load_universal use_node_local_storage parallel_write writer",
-        "aio": "block_size queue_depth intra_op_parallelism single_submit overlap_events use_gds",
         "hybrid_engine": """enabled max_out_tokens inference_tp_size release_inference_cache pin_parameters
             tp_gather_partition_size enable_cuda_graph""",
-        "zero_optimization.offload_param": "device nvme_path buffer_count buffer_size max_in_cpu pin_memory",
-        "zero_optimization.offload_optimizer": """device nvme_path buffer_count pin_memory pipeline_read pipeline_write
-            fast_init ratio super_offload cpuadam_cores_perc""",
         "zero_optimization.leaf_module": "classes names name_suffixes",
     }.items()
 }

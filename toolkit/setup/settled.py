@@ -11,9 +11,12 @@ from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Gi
 from toolkit.setup.checks import build_faults, owned_faults
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config
 from toolkit.setup.launcher import Launch
+from toolkit.setup.offload import default_offload, settle_offload
+from toolkit.setup.precision import DTYPES, asked_precision, settle_precision
 
-STRATEGIES = ("single", "ddp", "zero1", "zero2", "zero3", "pipeline", "pipeline_dp")
 ZERO_STAGE = {"zero1": 1, "zero2": 2, "zero3": 3, "pipeline": 1, "pipeline_dp": 1}
+ZERO_STAGE |= {f"zero{stage}_offload": stage for stage in (1, 2, 3)}
+STRATEGIES = ("single", "ddp", *ZERO_STAGE)
 VALUES: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "optimizer": "adamw",
@@ -24,6 +27,7 @@ VALUES: dict[str, Any] = {
     "num_warmup_steps": 0,
     "seed": 42,
     "gradient_checkpointing": False,
+    "sync_batch_norm": False,
     "timeout": 120,
     "verbose": False,
 }
@@ -45,7 +49,9 @@ class Setup:
     use_cpu: bool
     stages: int
     partition: str
-    mixed_precision: str
+    mixed_precision: str  # no | bf16 | fp16
+    weight_dtype: str  # of parameters in the model: float32 where mixed_precision is autocast
+    loss_scale: Mapping[str, Any]  # DeepSpeed's fp16 numbers, the same in every setup; empty but in fp16
     train_batch_size: int  # samples of an optimizer step, all ranks
     train_micro_batch_size_per_gpu: int  # rows of a micro-batch on one rank
     gradient_accumulation_steps: int  # micro-batches of a step on one rank
@@ -59,6 +65,7 @@ class Setup:
     num_warmup_steps: int  # optimizer steps
     seed: int
     gradient_checkpointing: bool
+    sync_batch_norm: bool
     timeout: float  # seconds
     verbose: bool
     deepspeed_config: dict[str, Any] | None  # None for single and ddp
@@ -69,6 +76,16 @@ class Setup:
     @property
     def data_parallel_size(self) -> int:
         return self.world_size // self.stages
+
+    @property
+    def autocast_dtype(self) -> str | None:
+        """The format that fp32 weights are cast to in the forward pass; None where they are not."""
+        return DTYPES[self.mixed_precision] if self.mixed_precision != "no" and self.weight_dtype == "float32" else None
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether the optimizer steps in the host's memory."""
+        return "offload_optimizer" in (self.deepspeed_config or {}).get("zero_optimization", {})
 
     @classmethod
     def from_run(
@@ -102,6 +119,7 @@ class Setup:
         train_micro_batch_size_per_gpu: int | None = None,
         gradient_accumulation_steps: int | None = None,
         default_train_batch_size: int = 32,
+        mixed_precision: str = "no",
         deepspeed: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> "Setup":
@@ -110,7 +128,8 @@ class Setup:
         Args:
             stages: of a pipeline; all ranks where None.
             default_train_batch_size: yields to the three batch numbers, and is padded where it does not divide.
-            deepspeed: further keys of DeepSpeed's JSON; those that the other arguments decide are refused.
+            deepspeed: further keys of DeepSpeed's JSON; those that the other arguments decide are refused. Its `fp16`
+                and `bf16` sections mean what they mean in a file.
             values: max_grad_norm, optimizer, learning_rate, ... as in `VALUES`, whose defaults they replace.
         """
         if strategy not in STRATEGIES:
@@ -130,13 +149,19 @@ class Setup:
         }
         given = {key: value for key, value in batch.items() if value is not None}
         file = DeepSpeedFile(by_hand, deepspeed or {})
-        faults = build_faults(strategy, world_size, rank, partition, {**given, **values}) + check_keys(file)
+        settings = {**given, **values, "mixed_precision": mixed_precision}
+        faults = build_faults(strategy, world_size, rank, partition, settings) + check_keys(file)
         faults = faults or owned_faults(file, strategy, ZERO_STAGE.get(strategy))
         if faults:
             raise UserError(*faults)
         if stages is None:
             stages = world_size if strategy.startswith("pipeline") else 1
         local = rank if local_rank is None else local_rank
+        no_launch, no_precision = Given("no", by_hand), Given(mixed_precision, by_hand)
+        typed = None if mixed_precision == "no" else no_precision
+        precision, faults = asked_precision(typed, no_launch, file, no_precision)
+        if faults:
+            raise UserError(*faults)
         return settle(
             Launch(launcher, rank, local, world_size, world_size, use_cpu),
             Given(strategy, by_hand),
@@ -146,6 +171,7 @@ class Setup:
             Given(default_train_batch_size, "default"),
             {name: Given(values.get(name, default), by_hand) for name, default in VALUES.items()},
             file,
+            precision=precision,
         )
 
     def banner(self) -> str:
@@ -153,6 +179,10 @@ class Setup:
         split = f"{self.stages} stages, " if self.stages > 1 else ""
         padding = f" (+ {self.padding_rows} rows of padding)" if self.padding_rows else ""
         precision = "fp32" if self.mixed_precision == "no" else self.mixed_precision
+        if self.mixed_precision != "no":
+            precision += " autocast of fp32 weights" if self.autocast_dtype else " weights"
+        if self.offloads_optimizer and self.optimizer != "sgd":
+            precision += f", {self.optimizer} is DeepSpeedCPUAdam"
         batch = (
             f"{self.train_batch_size}{padding} = {_plural(self.data_parallel_size, 'replica' if split else 'rank')} x "
             f"{_plural(self.train_micro_batch_size_per_gpu, 'sample')} x "
@@ -187,6 +217,7 @@ def settle(
     values: Mapping[str, Given],
     file: DeepSpeedFile | None,
     *,
+    precision: Given,
     auto_accumulation: Given = ONE_MICRO_BATCH,
     config_files: tuple[str, ...] = (),
     notes: Sequence[str] = (),
@@ -203,6 +234,11 @@ def settle(
     if name.startswith("pipeline"):
         name = "pipeline" if stages.value == world else "pipeline_dp"
     sizes = settle_batch(batch, default_batch, world // stages.value, auto_accumulation=auto_accumulation)
+    format, faults = settle_precision(precision, file, name)
+    notes = [*notes, *format.notes]
+    offload = settle_offload(file, ZERO_STAGE.get(name, 0), stages.value, notes, faults) or default_offload(name)
+    if faults:
+        raise UserError(*faults)
     config = None
     if name in ZERO_STAGE:
         settled = {
@@ -214,13 +250,14 @@ def settle(
             "gradient_clipping": float(values["max_grad_norm"].value),
             "zero_optimization.stage": ZERO_STAGE[name],
         }
-        config = plain_config(file or DeepSpeedFile("", {}), settled)
+        config = plain_config(file or DeepSpeedFile("", {}), settled) | dict(format.sections)
+        config["zero_optimization"] |= offload
     origins = {key: given.origin for key, given in values.items()} | dict(sizes.origins)
     origins |= {"strategy": strategy.origin, "stages": stages.origin, "partition": partition.origin}
     origins |= dict.fromkeys(
         ("launcher", "rank", "local_rank", "world_size", "local_world_size", "use_cpu"), "environment"
     )
-    origins |= {"mixed_precision": launch.mixed_precision.origin}
+    origins |= dict.fromkeys(("mixed_precision", "weight_dtype", "loss_scale"), precision.origin)
     if launch.requested_processes is not None:
         origins["world_size"] = launch.requested_processes.origin
     return Setup(
@@ -233,7 +270,9 @@ def settle(
         use_cpu=launch.use_cpu,
         stages=stages.value,
         partition=partition.value,
-        mixed_precision="no",
+        mixed_precision=precision.value,
+        weight_dtype=format.weight_dtype,
+        loss_scale=format.loss_scale,
         train_batch_size=sizes.train_batch_size,
         train_micro_batch_size_per_gpu=sizes.train_micro_batch_size_per_gpu,
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
