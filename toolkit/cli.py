@@ -54,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         help="train every setup on the same global batches and compare losses and weights with one process",
     )
     parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
-    parity.add_argument("--full", action="store_true", help="all eight variants, not the four that hold each pair")
+    parity.add_argument("--full", action="store_true", help="all variants, not the few that hold each pair")
+    parity.add_argument("--mixed_precision", choices=tuple(compare.BOUNDS), default="no", help="no is fp32")
     parity.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
     parity.set_defaults(run=_parity)
 
@@ -95,7 +96,11 @@ def _parity(arguments: argparse.Namespace) -> int:
         raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
     from toolkit import report
 
-    variants = [variant for model in arguments.model for variant in compare.variants(model, arguments.full)]
+    variants = [
+        variant
+        for model in arguments.model
+        for variant in compare.variants(model, arguments.full, arguments.mixed_precision)
+    ]
     with tempfile.TemporaryDirectory() as temporary:
         results = compare.run(variants, folder or Path(temporary))
     report.show(results)

@@ -25,14 +25,32 @@ SETUPS = (
     ("zero1", 2, 1),
     ("zero2", 2, 1),
     ("zero3", 2, 1),
+    ("zero2_offload", 2, 1),
+    ("zero3_offload", 2, 1),
     ("pipeline", 2, 2),
     ("pipeline", 3, 3),
+    ("pipeline_dp", 4, 2),
 )
 # Below the gradient norm of nearly every step of the variants here, so that clipping is active.
 CLIP = {"cnn": 0.2, "cnn_article": 0.2, "bert": 0.5, "minilm": 0.5}
-LOSS_BOUND = 1e-5  # relative, at every step
-WEIGHTS_BOUND = 2e-4  # ||w_a - w_b|| / ||w_a - w_0|| of the whole model
-PARAMETER_BOUND = 1e-3  # the same of each parameter
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a setup may be from one process of the same precision."""
+
+    loss: float  # relative, at every step
+    weights: float  # ||w_a - w_b|| / ||w_a - w_0|| of the whole model
+    parameter: float  # the same of each parameter
+    fp32: float = 0.0  # of the loss from fp32's, relative, at every step
+
+
+# In 16 bit rounding decides: a product rounded the other way moves a loss by up to half of its last digit.
+BOUNDS = {
+    "no": Bounds(1e-5, 2e-4, 1e-3),
+    "bf16": Bounds(5e-3, 5e-2, 1e-1, 2e-2),
+    "fp16": Bounds(4e-3, 2e-2, 4e-2, 4e-3),
+}
 # Softmax does not see a key's bias (it adds the same to every score of a query), so its exact gradient is 0 and what
 # Adam turns into steps is rounding noise: held to 2 x steps x learning rate, absolute.
 ZERO_GRADIENT = ("attention.self.key.bias",)
@@ -67,7 +85,10 @@ class Variant:
     @property
     def name(self) -> str:
         clip = f"clip {self.max_grad_norm:g}" if self.max_grad_norm else "no clip"
-        return f"{self.optimizer}, x{self.gradient_accumulation_steps}, {clip}, {self.lr_scheduler_type}"
+        name = f"{self.optimizer}, x{self.gradient_accumulation_steps}, {clip}, {self.lr_scheduler_type}"
+        if self.mixed_precision != "no":
+            name += f", {self.mixed_precision}" + " weights" * self.section
+        return name + ", recomputed" * self.gradient_checkpointing
 
 
 @dataclass(frozen=True)
@@ -103,26 +124,35 @@ class Result:
     parameter_name: str
     zero_gradient: float  # largest absolute difference of the parameters in ZERO_GRADIENT
     grad_norms: list[float] = field(default_factory=list)
+    fp32: float = 0.0  # largest relative deviation of the loss from fp32's, for 16 bit
 
     @property
     def same(self) -> bool:
         v = self.case.variant
+        bounds = BOUNDS[v.mixed_precision]
         return (
-            self.loss <= LOSS_BOUND
-            and self.weights <= WEIGHTS_BOUND
-            and self.parameter <= PARAMETER_BOUND
+            self.loss <= bounds.loss
+            and self.weights <= bounds.weights
+            and self.parameter <= bounds.parameter
+            and self.fp32 <= bounds.fp32
             and self.learning_rates_equal
             and self.zero_gradient <= 2 * v.steps * v.learning_rate
         )
 
 
-def variants(model: str, full: bool = False) -> list[Variant]:
-    """Accumulation 1 and 4, clipping off and active, SGD and AdamW: all eight, or the four that hold every pair."""
+def variants(model: str, full: bool = False, mixed_precision: str = "no") -> list[Variant]:
+    """Accumulation 1 and 4, clipping off and active, SGD and AdamW: all eight, or the four that hold every pair; in
+    16 bit AdamW with clipping, under autocast and, but under one process and DDP, with 16-bit weights too."""
     clip = CLIP[model]
     schedules = ("linear", "cosine", "constant")
     grid = [(o, a, c) for o in ("adamw", "sgd") for a in (1, 4) for c in (0.0, clip)]
     if not full:
         grid = [("adamw", 1, 0.0), ("adamw", 4, clip), ("sgd", 1, clip), ("sgd", 4, 0.0)]
+    if mixed_precision != "no":
+        sections = (True,) if mixed_precision == "fp16" else (False, True)
+        kinds = [(a, section) for a in ((1, 4) if full else (1,)) for section in sections]
+        kind: dict[str, Any] = {"max_grad_norm": clip, "mixed_precision": mixed_precision}
+        return [Variant(model, gradient_accumulation_steps=a, section=section, **kind) for a, section in kinds]
     return [Variant(model, o, a, c, schedules[i % 3]) for i, (o, a, c) in enumerate(grid)]
 
 
@@ -136,10 +166,16 @@ def run(variants: Sequence[Variant], folder: Path, setups: Iterable[tuple[str, i
     Raises:
         RuntimeError: a process group failed; the message ends with its output.
     """
-    references = {v: Case(replace(v, gradient_accumulation_steps=1), "single", 1) for v in variants}
-    cases = list(dict.fromkeys([*references.values(), *(Case(v, *setup) for v in variants for setup in setups)]))
-    launch(cases, folder)
-    return [measure(case, references[case.variant], folder) for case in cases if case.variant in references]
+    alone = {v: replace(v, gradient_accumulation_steps=1, section=False) for v in variants}
+    references = {v: Case(one, "single", 1) for v, one in alone.items()}
+    exact = {v: Case(replace(one, mixed_precision="no"), "single", 1) for v, one in alone.items()}
+    compared = list(dict.fromkeys([*references.values(), *(Case(v, *setup) for v in variants for setup in setups)]))
+    launch(dict.fromkeys([*exact.values(), *compared]), folder)
+    results = [measure(case, references[case.variant], folder) for case in compared if case.variant in references]
+    for result in results:
+        if result.case.variant.mixed_precision != "no":
+            result.fp32 = measure(result.case, exact[result.case.variant], folder).loss
+    return results
 
 
 def launch(cases: Iterable[Case], folder: Path) -> None:

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from toolkit.compare import LOSS_BOUND, PARAMETER_BOUND, WEIGHTS_BOUND, ZERO_GRADIENT, Result
+from toolkit.compare import BOUNDS, ZERO_GRADIENT, Result
 
 
 def show(results: Sequence[Result]) -> None:
     """Print every case, then the worst of each setup over its variants."""
     console = Console(width=None if sys.stdout.isatty() else 180)
-    table = _table("every case against one process", "variant")
+    precision = results[0].case.variant.mixed_precision
+    table = _table("every case against one process", "variant", precision)
     for result in results:
         table.add_row(*_row([result], result.case.variant.name))
     console.print(table)
     setups = dict.fromkeys((r.case.variant.model, r.case.setup, r.case.ranks) for r in results)
-    table = _table("the largest deviations of each setup", "variants")
+    table = _table("the largest deviations of each setup", "variants", precision)
     for key in setups:
         cases = [r for r in results if (r.case.variant.model, r.case.setup, r.case.ranks) == key]
         table.add_row(*_row(cases, str(len(cases))))
@@ -32,10 +33,23 @@ def show(results: Sequence[Result]) -> None:
         )
 
 
-def _table(title: str, variants: str) -> Table:
-    bounds = f"bounds: loss {LOSS_BOUND:g}, weights {WEIGHTS_BOUND:g}, worst parameter {PARAMETER_BOUND:g}"
+def _table(title: str, variants: str, precision: str) -> Table:
+    b = BOUNDS[precision]
+    bounds = f"bounds: loss {b.loss:g}, weights {b.weights:g}, worst parameter {b.parameter:g}"
+    bounds += f"; loss from fp32's {b.fp32:g}" if b.fp32 else ""
     table = Table(title=f"{title}; {bounds}")
-    for column in ("model", "setup", "ranks", variants, "engine", "loss", "weights", "worst parameter", "verdict"):
+    for column in (
+        "model",
+        "setup",
+        "ranks",
+        variants,
+        "engine",
+        "loss",
+        "weights",
+        "worst parameter",
+        "from fp32",
+        "verdict",
+    ):
         table.add_column(column)
     return table
 
@@ -51,5 +65,6 @@ def _row(cases: Sequence[Result], variants: str) -> list[str]:
         f"{max(r.loss for r in cases):.1e}",
         f"{max(r.weights for r in cases):.1e}",
         f"{worst.parameter:.1e} {worst.parameter_name}",
+        f"{max(r.fp32 for r in cases):.1e}" if case.variant.mixed_precision != "no" else "",
         "same" if all(r.same for r in cases) else "[red]differs[/red]",
     ]

@@ -68,9 +68,13 @@ def prepare(
     optimizer_fn: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = sgd,
     **values: Any,
 ) -> Engine:
+    return toolkit.prepare(model_fn, loss_fn, optimizer_fn, built(strategy, **values))
+
+
+def built(strategy: str, **values: Any) -> toolkit.Setup:
+    """The setup of `prepare`."""
     values = {"max_grad_norm": 0.0, "seed": 0, **values}
-    setup = toolkit.Setup.build(strategy=strategy, rank=RANK, local_rank=RANK, world_size=WORLD, use_cpu=True, **values)
-    return toolkit.prepare(model_fn, loss_fn, optimizer_fn, setup)
+    return toolkit.Setup.build(strategy=strategy, rank=RANK, local_rank=RANK, world_size=WORLD, use_cpu=True, **values)
 
 
 def train_loader(engine: Engine, rows: Sequence[Any], collate: Any = collate_rows, **options: Any) -> TrainLoader:

@@ -16,6 +16,7 @@ from typing import Any
 import checks_checkpoint
 import checks_evaluation
 import checks_pipeline
+import checks_precision
 import checks_steps
 import torch.distributed as dist
 
@@ -25,7 +26,7 @@ from toolkit.errors import UserError
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),
-    2: ("ddp", "zero1", "zero2", "zero3", "pipeline"),
+    2: ("ddp", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "pipeline"),
     3: ("ddp", "zero1", "zero2", "zero3", "pipeline"),
 }
 
@@ -35,7 +36,7 @@ def main() -> None:
     ranks = int(os.environ["WORLD_SIZE"])
     rank = int(os.environ["RANK"])
     for strategy in STRATEGIES[ranks]:
-        for module in (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint):
+        for module in (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision):
             for name, (check, strategies) in module.CHECKS.items():
                 if f"{strategy} x{ranks}" not in strategies:
                     continue

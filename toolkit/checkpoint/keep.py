@@ -67,7 +67,7 @@ class Checkpoints:
             "scores": {name: value if _in_json(value) else None for name, value in at.scores.items()},
             "updates": engine.updates,
             "total_steps": self.total_steps,
-            "order": order_of(self.sampler),
+            "order": self.sampler.order,
             "loss_scaler": self.engine.kept_loss_scale(),
             "setup": engine.setup.as_dict(),
             "versions": versions(),
@@ -113,14 +113,3 @@ def _in_json(value: Any) -> bool:
 def versions() -> dict[str, str]:
     """Of Python and the libraries that train."""
     return {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
-
-
-def order_of(sampler: Sampler) -> dict[str, Any]:
-    """What decides the order of the samples."""
-    return {
-        "seed": sampler.seed,
-        "train_batch_size": sampler.train_batch_size,
-        "rows": sampler.size,
-        "group_by_length": sampler.group_by_length,
-        "drop_last": sampler.drop_last,
-    }

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.checkpoint.keep import order_of
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.randomness import set_random_state
 from toolkit.checkpoint.reader import Checkpoint, find
@@ -158,7 +157,7 @@ def _misfits(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) ->
     if checkpoint.about.get("optimizer") not in (None, kind):
         reason = f"was trained with {checkpoint.about['optimizer']}, this run has {kind}"
         yield _line(checkpoint, reason, "take the same --optimizer")
-    order, here = checkpoint.about.get("order"), order_of(sampler) if sampler else {}
+    order, here = checkpoint.about.get("order"), sampler.order if sampler else {}
     changed = [f"{name} {here[name]}, was {order[name]}" for name in here if order and order[name] != here[name]]
     if changed:
         reason = f"its samples came in another order: {'; '.join(changed)}"

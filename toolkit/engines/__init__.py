@@ -42,6 +42,7 @@ def prepare(
         model = model_fn
     else:
         model = model_fn()
+    model = _synchronised(model, setup)
     if setup.gradient_checkpointing:
         _checkpoint_activations(model)
     steps_on = torch.device("cpu") if setup.offloads_optimizer else group.device(setup)
@@ -75,6 +76,25 @@ def _check_obtained(obtained: dict[str, Any], setup: Setup) -> None:
     for name, value in asked.items():
         if obtained[name] != value:
             raise RuntimeError(f"asked for {setup.strategy} with {name} {value}, the libraries gave {obtained[name]}")
+
+
+def _synchronised(model: nn.Module, setup: Setup) -> nn.Module:
+    """SyncBatchNorm in BatchNorm's place where it is asked for, and a refusal where it cannot run."""
+    own = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    if not (setup.sync_batch_norm or own):
+        return model
+    where, value = ("--sync_batch_norm", True) if setup.sync_batch_norm else ("model", "SyncBatchNorm")
+    remedy = "use BatchNorm of each rank's own samples, or --norm group"
+    if group.on_cpu(setup):
+        raise UserError(fault(where, value, "SyncBatchNorm runs on GPUs alone, and these ranks use the CPU", remedy))
+    if setup.stages > 1:
+        raise UserError(fault(where, value, "the stages of a pipeline do not run it together", remedy))
+    if setup.weight_dtype != "float32":
+        reason = f"SyncBatchNorm takes no {setup.weight_dtype} weights beside fp32 statistics"
+        raise UserError(fault(where, value, reason, "train in fp32 or under autocast"))
+    if not own and not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        raise UserError(fault(where, value, f"{type(model).__name__} has no BatchNorm", "leave it out"))
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
 
 def _checkpoint_activations(model: nn.Module) -> None:

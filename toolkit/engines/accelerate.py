@@ -45,6 +45,7 @@ class AccelerateEngine(Engine):
         self.torch_optimizer = self.optimizer.optimizer.optimizer if self._zero else self.optimizer.optimizer
         if setup.loss_scale:
             self.scaler = zero_scaler(self.model.optimizer) if self._zero else LossScaler(setup.loss_scale)
+        self._set_masters()
         self.obtained = {
             "engine": type(self.model).__name__,
             "stage": self.model.zero_optimization_stage() if self._zero else None,

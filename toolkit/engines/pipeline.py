@@ -59,6 +59,7 @@ class PipelineEngine(Engine):
         self.eval_chunk = 8 * setup.stages
         self.device = self.engine.device
         self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
+        self._set_masters()
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.layer_ranges = [(module.parts[i], module.parts[i + 1]) for i in range(setup.stages)]
         say("layers: " + ", ".join(f"stage {n} {a}-{b - 1}" for n, (a, b) in enumerate(self.layer_ranges)))

@@ -1,16 +1,14 @@
-"""Formats of numbers: what a model may come in, what 16-bit weights need, and what was obtained in the first step."""
+"""Formats of numbers: what a model may come in, and what 16-bit weights need."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from toolkit.errors import UserError, fault
-from toolkit.setup import Setup
 
 
 def check_fp32(model: nn.Module) -> None:
@@ -45,60 +43,3 @@ def _batch_norm(norm: _BatchNorm, inputs: Tensor) -> Tensor:
     return nn.functional.batch_norm(
         inputs, norm.running_mean, norm.running_var, weight, bias, batch_statistics, average or 0.0, norm.eps
     )
-
-
-class Formats:
-    """Watches the first step: the formats of gradients, and what autocast casts to where a layer runs."""
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.gradients: set[str | None] = set()
-        self.autocast: set[str | None] = set()
-        self._device = device.type
-        self._hooks: list[Any] = []
-        for module in model.modules():
-            own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
-            if own:
-                self._hooks.append(module.register_forward_pre_hook(self._forward))
-            self._hooks += [parameter.register_hook(self._backward) for parameter in own]
-
-    def _forward(self, *_: Any) -> None:
-        on = torch.is_autocast_enabled(self._device)
-        self.autocast.add(_name(torch.get_autocast_dtype(self._device)) if on else None)
-
-    def _backward(self, gradient: Tensor) -> None:
-        self.gradients.add(_name(gradient.dtype))
-
-    def remove(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
-def obtained_formats(
-    setup: Setup, formats: Formats, parameters: list[nn.Parameter], buffers: list[Tensor]
-) -> dict[str, Any]:
-    """What the first step ran in, by name.
-
-    Raises:
-        RuntimeError: it is not what was asked for.
-    """
-    found: dict[str, set[str | None]] = {
-        "parameter_dtype": {_name(p.dtype) for p in parameters if p.requires_grad},
-        "gradient_dtype": formats.gradients,
-        "buffer_dtype": {_name(buffer.dtype) for buffer in buffers if buffer.is_floating_point()},
-        "autocast_dtype": formats.autocast,
-    }
-    asked = {
-        "parameter_dtype": setup.weight_dtype,
-        "gradient_dtype": setup.weight_dtype,
-        "buffer_dtype": "float32",
-        "autocast_dtype": setup.autocast_dtype,
-    }
-    for name, dtypes in found.items():
-        if dtypes - {asked[name]}:
-            got = ", ".join(sorted(str(dtype) for dtype in dtypes))
-            raise RuntimeError(f"asked for {setup.mixed_precision} with {name} {asked[name]}, the libraries gave {got}")
-    return {name: asked[name] if dtypes else None for name, dtypes in found.items()}
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -50,9 +50,9 @@ class LossScaler:
         self.cur_iter += 1
 
 
-def at_floor(scaler: Scaler, numbers: Mapping[str, Any]) -> bool:
+def at_floor(loss_scale: float, numbers: Mapping[str, Any]) -> bool:
     """Whether the scale can fall no further: a static one, or a dynamic one at its smallest value."""
-    return bool(numbers["loss_scale"]) or scaler.cur_scale <= numbers["min_loss_scale"]
+    return bool(numbers["loss_scale"]) or loss_scale <= numbers["min_loss_scale"]
 
 
 def kept(scaler: Scaler) -> dict[str, float]:
