@@ -20,7 +20,7 @@ DEFAULTS = {
     "group_by_length": True,
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
-UNUSED = ("image_column_name", "image_size")
+UNUSED = ("image_column_name", "image_size", "on_bad_sample")
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     if name is None:
         name, line = default_model()
         toolkit.say(line)
-    data = text_data(arguments, load_tokenizer(name))
+    data = text_data(arguments, load_tokenizer(name), setup)
     toolkit.say(data.description)
 
     # Model

@@ -1,8 +1,11 @@
-"""Train the article's CNN on images, under whichever setup the launcher and the config files choose."""
+"""Train the article's CNN, or fine-tune a larger image model, under whichever setup the launcher and the config files
+choose.
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import toolkit
 from toolkit.kinds import real
@@ -14,10 +17,10 @@ DEFAULTS = {
     "weight_decay": 0.0,
     "lr_scheduler_type": "linear",
     "num_train_epochs": 4,
-    "dropout": 0.0,
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
-UNUSED = ("model_name_or_path", "text_column_name", "text_pair_column_name", "max_length", "group_by_length")
+UNUSED = ("text_column_name", "text_pair_column_name", "max_length", "group_by_length")
+OWN_MODEL = ("norm", "activation", "pooling", "width")  # of the CNN: refused beside --model_name_or_path
 
 
 def own_arguments(group: argparse._ArgumentGroup) -> None:
@@ -33,19 +36,26 @@ def own_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main() -> None:
     # Arguments and setup: refused here, before anything is loaded.
-    arguments = toolkit.parse_arguments(description=__doc__, defaults=DEFAULTS, extra=own_arguments, unused=UNUSED)
+    arguments = toolkit.parse_arguments(
+        description=__doc__, defaults=DEFAULTS, extra=own_arguments, unused=UNUSED, own_model=OWN_MODEL
+    )
     setup = toolkit.Setup.from_run(arguments)
 
     # Data
     from toolkit.data.images import image_data
+    from toolkit.models.vision import load_processor, load_vision
 
-    data = image_data(arguments)
+    name = arguments.model_name_or_path
+    processor = load_processor(name, arguments.image_size, stages=setup.stages) if name is not None else None
+    data = image_data(arguments, processor, setup)
     toolkit.say(data.description)
 
     # Model
     from toolkit.models.cnn import CNN
 
-    def model_fn() -> CNN:
+    def model_fn() -> Any:
+        if processor is not None:
+            return load_vision(name, processor, label_names=data.label_names, dropout=arguments.dropout)
         return CNN(
             data.channels,
             data.image_size,
@@ -54,7 +64,7 @@ def main() -> None:
             activation=arguments.activation,
             pooling=arguments.pooling,
             width=arguments.width,
-            dropout=arguments.dropout,
+            dropout=arguments.dropout or 0.0,
         )
 
     # Loss and optimizer

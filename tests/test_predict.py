@@ -23,7 +23,8 @@ from toolkit import predict as module
 from toolkit.data.images import image_data
 from toolkit.data.text import text_data
 from toolkit.errors import UserError
-from toolkit.export import export
+from toolkit.export import export, verify
+from toolkit.models.vision import load_processor, load_vision
 from toolkit.predict import check_output, predict, write
 
 # Of every length up to and past the 10 tokens of training, so that batches by length stand in another order.
@@ -156,6 +157,14 @@ def test_images_as_folder_file_and_column(cnn: Path, tmp_path: Path, capfd: pyte
     torch.testing.assert_close(one.probabilities[0], logits.softmax(1)[2], rtol=1e-5, atol=1e-6)
 
 
+def arguments(**typed: Any) -> Namespace:
+    names = (
+        "dataset_name dataset_config_name train_file validation_file text_column_name text_pair_column_name image_size "
+        "image_column_name label_column_name max_train_samples max_eval_samples max_length on_bad_sample streaming"
+    )
+    return Namespace(**{**dict.fromkeys(names.split()), "seed": 0, **typed})
+
+
 @pytest.mark.parametrize("source", ["checkpoint", "export"])
 def test_what_training_did_to_images_and_texts_is_done_again(tmp_path: Path, source: str) -> None:
     """From the data sets as training reads them, through a checkpoint: resized, in colour; and cut at max_length."""
@@ -163,9 +172,7 @@ def test_what_training_did_to_images_and_texts_is_done_again(tmp_path: Path, sou
         picture(tmp_path / f"{number}.png", number, "RGB", (9 + number, 12))
     rows = {"photo": [f"{n}.png" for n in range(6)], "kind": [0, 1] * 3, "review": TEXTS[1:7]}
     file = file_of(tmp_path, ".csv", rows)
-    names = "dataset_name dataset_config_name text_pair_column_name max_train_samples max_eval_samples"
-    given = Namespace(
-        **dict.fromkeys(names.split()),
+    given = arguments(
         train_file=file,
         validation_file=file,
         image_column_name="photo",
@@ -173,7 +180,6 @@ def test_what_training_did_to_images_and_texts_is_done_again(tmp_path: Path, sou
         label_column_name="kind",
         image_size=8,
         max_length=5,
-        seed=0,
     )
     for number, data in enumerate((image_data(given), text_data(given, written.tokenizer()))):
         torch.manual_seed(0)
@@ -190,6 +196,52 @@ def test_what_training_did_to_images_and_texts_is_done_again(tmp_path: Path, sou
         found = predict(folder, file, batch_size=4)
         assert found.classes.tolist() == logits.argmax(1).tolist()
         torch.testing.assert_close(found.probabilities, logits.softmax(1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["checkpoint", "export", "from_pretrained"])
+@pytest.mark.parametrize("kind", ["resnet", "vit"])
+def test_image_models_of_transformers(tmp_path: Path, kind: str, source: str) -> None:
+    """As training and evaluation read the same file: grey and colour, of several sizes, one transparent."""
+    from transformers import AutoModelForImageClassification
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model = written.vision(kind, folder)
+    processor = load_processor(str(folder))
+    for number in range(6):
+        picture(tmp_path / f"{number}.png", number, "RGB" if number % 2 else "L", (9 + number, 12))
+    Image.new("RGBA", (5, 5), (0, 100, 200, 51)).save(tmp_path / "6.png")
+    file = file_of(tmp_path, ".csv", {"image": [f"{n}.png" for n in range(7)], "kind": [0, 1, 2] * 2 + [0]})
+    data = image_data(arguments(train_file=file, validation_file=file, label_column_name="kind"), processor)
+    trained = load_vision(str(folder), processor, label_names=LABELS).eval()
+    assert data.evaluation is not None
+    (images,), _ = data.collate([data.evaluation[index] for index in range(7)])
+    with torch.inference_mode():
+        logits = trained(images).logits
+    assert logits.std(0).min() > 0.1  # one row is told from another
+    if source != "from_pretrained":
+        about = {**json.loads(json.dumps(data.preprocessing)), "label_names": LABELS}
+        folder = written.write(tmp_path / "step-000001", trained, data=about, processor=processor)
+    if source == "export":
+        assert [whole for whole, _ in verify([folder], tmp_path / "model")] == [True]
+        export(folder, tmp_path / "export")
+        folder = tmp_path / "export"
+        theirs = AutoModelForImageClassification.from_pretrained(folder)
+        assert theirs.config.id2label == dict(enumerate(LABELS))
+        assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in theirs.state_dict().items())
+    found = predict(folder, file, batch_size=4)
+    assert found.label_names == (LABELS if source != "from_pretrained" else ["LABEL_0", "LABEL_1", "LABEL_2"])
+    torch.testing.assert_close(found.probabilities, logits.softmax(1), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_done_to_images_is_told(cnn: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number, mode in enumerate(("RGB", "L", "RGB", "RGBA", "L")):
+        Image.new(mode, (6, 8)).save(tmp_path / f"{number}.png")
+    predict(cnn, str(tmp_path), batch_size=4)
+    assert capfd.readouterr().err.splitlines() == [
+        f"oneloop: {tmp_path}: 1 of 5 images are transparent in places: they are laid on white",
+        f"oneloop: {tmp_path}: 3 of 5 images are in colour: the model takes grey ones, and they are made grey",
+    ]
 
 
 def test_output_is_csv_or_jsonl_in_the_order_of_the_rows(

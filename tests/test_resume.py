@@ -20,6 +20,7 @@ from toolkit.compare import Case, Result, Variant, launch, measure  # noqa: E402
 
 SINGLE, DDP, PIPE2, PIPE3 = ("single", 1, 1), ("ddp", 2, 1), ("pipeline", 2, 2), ("pipeline", 3, 3)
 ZERO1, ZERO2, ZERO3 = ("zero1", 2, 1), ("zero2", 2, 1), ("zero3", 2, 1)
+OFF2, OFF3, REPLICAS = ("zero2_offload", 2, 1), ("zero3_offload", 2, 1), ("pipeline_dp", 4, 2)
 ALONE2, ALONE3 = ("zero2", 1, 1), ("zero3", 1, 1)
 # Each setup once as writer and once as reader, and the pairs that the libraries themselves cannot do.
 CNN_PAIRS = [
@@ -32,6 +33,10 @@ CNN_PAIRS = [
     (ALONE3, PIPE3),
     (PIPE3, ALONE2),
     (ZERO3, ZERO1),
+    (DDP, OFF3),
+    (OFF2, REPLICAS),
+    (OFF3, PIPE2),
+    (REPLICAS, OFF2),
 ]
 BERT_PAIRS = [(DDP, ZERO3), (ZERO3, PIPE2), (PIPE2, DDP), (ZERO2, SINGLE)]
 PAIRS = {
@@ -41,9 +46,16 @@ PAIRS = {
 }
 # Bit for bit: one and two ranks. DDP with three or more sums its buckets in another order after the first step.
 ALIKE = [
-    *(("cnn", setup) for setup in (SINGLE, ALONE2, DDP, ZERO1, ZERO3, PIPE2)),
-    *(("bert", setup) for setup in (SINGLE, DDP, ZERO2, PIPE2)),
+    *(("cnn", setup, "fp32") for setup in (SINGLE, ALONE2, DDP, ZERO1, ZERO3, PIPE2, OFF2, OFF3)),
+    *(("bert", setup, "fp32") for setup in (SINGLE, DDP, ZERO2, PIPE2)),
+    *(("cnn", setup, "bf16 weights") for setup in (DDP, ZERO2, OFF3, PIPE2)),
+    *(("cnn", setup, "fp16") for setup in (DDP, ZERO3, OFF2, PIPE2)),
 ]
+KINDS = {
+    "fp32": {},
+    "bf16 weights": {"mixed_precision": "bf16", "section": True},
+    "fp16": {"mixed_precision": "fp16", "section": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +63,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[Any, Result]
     """Each pair's deviations, and (uninterrupted, resumed) run of each setup that goes on in itself, with dropout."""
     folder = tmp_path_factory.mktemp("resume")
     plans = {name: planned(variant, pairs) for name, (variant, pairs) in PAIRS.items()}
-    dropped = {model: Variant(model, steps=STEPS, dropout=0.2) for model in ("cnn", "bert")}
-    variants = {model: replace(variant, gradient_accumulation_steps=2) for model, variant in dropped.items()}
-    wholes = {(model, setup): Case(variants[model], *setup) for model, setup in ALIKE}
+    dropped: dict[str, Any] = {"steps": STEPS, "dropout": 0.2, "gradient_accumulation_steps": 2}
+    wholes = {
+        (model, setup, kind): Case(Variant(model, **dropped, **KINDS[kind]), *setup) for model, setup, kind in ALIKE
+    }
     halves = {key: replace(case, stop_after_steps=SAVED_AT) for key, case in wholes.items()}
     others = {key: replace(case, resumes=halves[key].folder) for key, case in wholes.items()}
     # All of one model and number of ranks in one process group: starting it takes longer than a training.
@@ -81,11 +94,12 @@ def test_a_checkpoint_of_any_setup_goes_on_in_any_other(trained: Any, name: str,
     assert result.parameter <= 5e-5
 
 
-@pytest.mark.parametrize(("model", "setup"), ALIKE, ids=str)
-def test_the_same_setup_goes_on_bit_for_bit_with_dropout(trained: Any, model: str, setup: Any) -> None:
-    whole, resumed = trained[1][model, setup]
+@pytest.mark.parametrize(("model", "setup", "kind"), ALIKE, ids=str)
+def test_the_same_setup_goes_on_bit_for_bit_with_dropout(trained: Any, model: str, setup: Any, kind: str) -> None:
+    """In fp16 the loss scale is among what is compared: it stands in each row."""
+    whole, resumed = trained[1][model, setup, kind]
     (mine, theirs) = (newest_whole(folder) for folder in (resumed, whole))
-    assert [name for name in theirs.names if not torch.equal(mine.weight(name), theirs.weight(name))] == []
+    assert [name for name in theirs.names if not torch.equal(mine.value(name), theirs.value(name))] == []
     rows, expected = (steps_of(folder) for folder in (resumed, whole))
     assert [row["step"] for row in rows] == list(range(SAVED_AT + 1, STEPS + 1))
     assert rows == expected[SAVED_AT:]

@@ -40,6 +40,37 @@ def bert() -> Any:
     return model
 
 
+def vision(kind: str, folder: Path, labels: int = 3) -> Any:
+    """A small "resnet" or "vit" for RGB images of 16 x 16 pixels, with moved statistics, and its saved folder."""
+    from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    told: dict[str, Any] = {"do_resize": True, "do_normalize": True, "resample": 2}
+    model: Any
+    if kind == "resnet":
+        config: Any = ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=labels
+        )
+        model = ResNetForImageClassification(config)
+        told |= {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 16}, "crop_pct": 0.875}
+        told |= {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    else:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        # Its own 0.02 suits a hidden size of 768; here it would give all images the same logits.
+        config = ViTConfig(**sizes, image_size=16, patch_size=4, num_labels=labels, initializer_range=0.25)
+        model = ViTForImageClassification(config)
+        told |= {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+        told |= {"image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    images = torch.randn(16, 3, 16, 16)
+    for _ in range(3):
+        model.train()(images)
+    model.eval()
+    _spread(model.classifier[1] if kind == "resnet" else model.classifier, model(images).logits)
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(told))
+    return model
+
+
 def _spread(last: Any, logits: Tensor) -> None:
     """Let the classes be chosen about equally often: a fresh model gives every row the same."""
     with torch.no_grad():
@@ -67,15 +98,18 @@ def write(
     data: dict[str, Any] | None = None,
     optimizer: Iterable[tuple[str, Tensor]] = (),
     with_tokenizer: bool = True,
+    processor: Any = None,
 ) -> Path:
-    """A checkpoint `folder`; step-000123 is of step 123."""
+    """A checkpoint `folder`, with an image `processor` instead of the tokenizer; step-000123 is of step 123."""
     data = data or {**(TEXT if hasattr(model, "config") else IMAGE), "label_names": LABELS}
     told = {"class": type(model).__name__, "arguments": getattr(model, "arguments", None)}
     about = {"step": int(folder.name.rpartition("-")[2]), "epoch": 1, "index": 2, "model": told, "data": data}
     write_alone(folder, weights_of(model).items(), optimizer, about)
     if hasattr(model, "config"):
         model.config.save_pretrained(folder)
-        if with_tokenizer:
+        if processor is not None:
+            processor.save_pretrained(folder)
+        elif with_tokenizer:
             tokenizer().save_pretrained(folder)
     seal(folder)
     return folder

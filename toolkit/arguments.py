@@ -13,7 +13,7 @@ from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
-    ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the packaged one where left out"),
+    ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the script's own where left out"),
     ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
     ("data", "dataset_name", str, None, "a data set of the hub, or a folder of that form; else the embedded sample"),
     ("data", "dataset_config_name", str, None, "a configuration of it"),
@@ -23,10 +23,13 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("data", "text_pair_column_name", str, None, "column of the second text of a pair"),
     ("data", "image_column_name", str, None, "column of the image"),
     ("data", "label_column_name", str, None, "column of the label"),
+    ("data", "streaming", switch, False, "read training rows as they are needed; with --max_train_steps"),
+    ("data", "shuffle_buffer_size", whole(1), 1000, "rows of a stream that are shuffled together"),
     ("data", "max_train_samples", whole(1), None, "samples to train on; all where left out"),
     ("data", "max_eval_samples", whole(1), None, "samples to evaluate on; all where left out"),
     ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
-    ("data", "image_size", whole(1), None, "pixels to which images are resized, a side; unchanged where left out"),
+    ("data", "image_size", whole(1), None, "pixels a side to which images are resized; else the model's or their own"),
+    ("data", "on_bad_sample", one_of("error", "skip"), "error", "an image that cannot be read: error, or skip it"),
     ("data", "group_by_length", switch, False, "texts of like length in one batch (true or false)"),
     ("run", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),
     ("batch", "train_batch_size", whole(1), 32, "samples of an optimizer step over all ranks"),
@@ -76,6 +79,7 @@ def parse_arguments(
     defaults: Mapping[str, Any],
     extra: Callable[[argparse._ArgumentGroup], None] | None = None,
     unused: Sequence[str] = (),
+    own_model: Sequence[str] = (),
 ) -> argparse.Namespace:
     """Parses and checks the command line.
 
@@ -84,6 +88,7 @@ def parse_arguments(
         extra: adds the script's own arguments to the group it is given.
         unused: names of arguments, or of the groups "model" and "data", that the script has no use for: refused when
             typed and left out of --help.
+        own_model: names of arguments that shape the script's own model: refused beside --model_name_or_path.
 
     Returns:
         A namespace with every argument, `typed` (names the user gave, which bind where defaults yield) and `script`.
@@ -127,8 +132,9 @@ def parse_arguments(
     if extra is not None:
         extra(parser.add_argument_group("this script"))
     own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
-    if strange := [name for name in defaults if name not in fallback and name not in own]:
-        raise ValueError(f"defaults name no argument: {', '.join(strange)}")
+    for what, names in (("defaults", defaults), ("own_model", own_model)):
+        if strange := [name for name in names if name not in fallback and name not in own]:
+            raise ValueError(f"{what} name no argument: {', '.join(strange)}")
     for dest, action in own.items():
         kind = _own_kind(action)
         if action.default is not argparse.SUPPRESS:
@@ -157,7 +163,8 @@ def parse_arguments(
     typed = frozenset(vars(found))
     _one_deepspeed_file(found, faults)
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
-    _check_together(found, values["optimizer"], unused, faults)
+    _check_together(found, values["optimizer"], unused, own_model, faults)
+    _check_streaming(found, values, faults)
     if faults:
         raise UserError(*faults)
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
@@ -216,7 +223,9 @@ def _one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
     found.deepspeed_config = file
 
 
-def _check_together(found: argparse.Namespace, optimizer: Any, unused: Sequence[str], faults: list[str]) -> None:
+def _check_together(
+    found: argparse.Namespace, optimizer: Any, unused: Sequence[str], own_model: Sequence[str], faults: list[str]
+) -> None:
     """What would be taken and then not used."""
     given = vars(found)
     script = os.path.basename(sys.argv[0])
@@ -225,6 +234,10 @@ def _check_together(found: argparse.Namespace, optimizer: Any, unused: Sequence[
         for name in unused
         if name in given
     ]
+    if "model_name_or_path" in given and "model_name_or_path" not in unused:
+        reason = f"shapes the model that {script} has of its own, not {given['model_name_or_path']}"
+        remedy = "leave it out, or --model_name_or_path"
+        faults += [fault(f"--{name}", given[name], reason, remedy) for name in own_model if name in given]
     if "momentum" in given and optimizer in ("adam", "adamw"):
         faults.append(
             fault("--momentum", given["momentum"], f"{optimizer} has none", "leave it out, or --optimizer sgd")
@@ -236,3 +249,26 @@ def _check_together(found: argparse.Namespace, optimizer: Any, unused: Sequence[
     if "dataset_config_name" in given and "dataset_name" not in given:
         value = given["dataset_config_name"]
         faults.append(fault("--dataset_config_name", value, "belongs to a data set", "give --dataset_name too"))
+
+
+def _check_streaming(found: argparse.Namespace, values: Mapping[str, Any], faults: list[str]) -> None:
+    """What a stream needs, and what it has not."""
+    given = vars(found)
+    if not values["streaming"]:
+        if "shuffle_buffer_size" in given:
+            reason = "goes with --streaming, which is not given"
+            faults.append(fault("--shuffle_buffer_size", given["shuffle_buffer_size"], reason, "give both, or neither"))
+        return
+    if values["max_train_steps"] is None:
+        faults.append(fault("--streaming", True, "where a stream ends is not known", "give --max_train_steps too"))
+    if values["dataset_name"] is None and values["train_file"] is None:
+        remedy = "give --dataset_name or --train_file too"
+        faults.append(fault("--streaming", True, "the embedded sample is in memory", remedy))
+    if given.get("group_by_length"):
+        reason = "the lengths of a stream are not known ahead"
+        faults.append(fault("--group_by_length", True, reason, "leave it or --streaming out"))
+    if values["checkpointing_steps"] == "epoch":
+        faults.append(fault("--checkpointing_steps", "epoch", "a stream has no epochs", "give a number of steps"))
+    if values["on_bad_sample"] == "skip":
+        reason = "which rows of a stream are bad is not known ahead, and every rank must make the same steps"
+        faults.append(fault("--on_bad_sample", "skip", reason, "leave it or --streaming out"))

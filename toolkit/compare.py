@@ -54,6 +54,9 @@ BOUNDS = {
 # Softmax does not see a key's bias (it adds the same to every score of a query), so its exact gradient is 0 and what
 # Adam turns into steps is rounding noise: held to 2 x steps x learning rate, absolute.
 ZERO_GRADIENT = ("attention.self.key.bias",)
+# DeepSpeedCPUAdam rounds the decay p - p x lr x decay otherwise than torch; at 3e-7 of p that is 8 % of the decay, in
+# each of the two, and all that moves an embedding no text has used. Without decay 1.3e-5.
+OFFLOADED_ADAM = Bounds(1e-5, 3e-3, 5e-3)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class Result:
     def same(self) -> bool:
         v = self.case.variant
         bounds = BOUNDS[v.mixed_precision]
+        if self.case.setup.endswith("_offload") and v.optimizer != "sgd" and v.mixed_precision == "no":
+            bounds = OFFLOADED_ADAM
         return (
             self.loss <= bounds.loss
             and self.weights <= bounds.weights

@@ -201,18 +201,22 @@ def _expected(model: Path, labels: int) -> dict[str, tuple[int, ...]]:
         return {name: shape for file in sorted(model.glob("*.safetensors")) for name, shape in shapes_in(file).items()}
     if not (model / "config.json").is_file():
         raise UserError(fault("--model", str(model), "no config.json and no checkpoint there", "name a model's folder"))
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
+
+    from toolkit.trained import classifier_of
 
     try:
         config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-        # A model without a classifier, from which training began, gets one for the labels at hand.
-        if labels and not any("SequenceClassification" in name for name in config.architectures or ()):
+        kind, loads = classifier_of(config)
+        # Training gives the labels at hand to a model without a classifier, and to any of images.
+        bare = not any("SequenceClassification" in name for name in config.architectures or ())
+        if labels and (kind == "image" or bare):
             config.num_labels = labels
         with torch.device("meta"):
-            built = AutoModelForSequenceClassification.from_config(config)
+            built = loads.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = f"cannot be loaded: {' '.join(str(error).split())[:300]}"
-        raise UserError(fault("--model", str(model), reason, "name a text classifier's folder")) from error
+        raise UserError(fault("--model", str(model), reason, "name a classifier's folder")) from error
     tensors = built.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in reversed(tensors.items())}  # of tied ones
     return {name: tuple(tensor.shape) for name, tensor in tensors.items() if first[id(tensor)] == name}

@@ -12,7 +12,6 @@ from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.resume import resume
 from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
-from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine
 from toolkit.engines.ranks import on_rank_0
 from toolkit.errors import UserError, fault
@@ -113,7 +112,7 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
             raise UserError(fault(f"data.{name}", 0, "has no rows", "give it some, or None for no evaluation"))
     if setup.train_batch_size > len(data.train):
         say(f"train_batch_size {setup.train_batch_size} is more than the {len(data.train)} rows: the rest is padding")
-    sampler = Sampler(
+    sampler = data.sampler(
         len(data.train),
         setup.train_batch_size,
         setup.seed,

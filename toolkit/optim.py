@@ -27,7 +27,7 @@ def optimizer_from(setup: Setup) -> Callable[[list[dict[str, Any]]], torch.optim
         if setup.optimizer == "sgd":
             return torch.optim.SGD(param_groups, lr=lr, momentum=setup.momentum, weight_decay=decay)
         if setup.offloads_optimizer:
-            import cpuinfo
+            import cpuinfo  # type: ignore[import-untyped]
             from deepspeed.ops.adam import DeepSpeedCPUAdam
 
             # Each new optimizer asks for the CPU's maker, by processes that take seconds.

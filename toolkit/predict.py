@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from toolkit.data.columns import choose_columns
-from toolkit.data.images import Images, stack_images
+from toolkit.data.images import IMAGE_COLUMNS
 from toolkit.data.loader import Collate, EvalLoader, Rows
+from toolkit.data.pictures import NOTES, Form, Images, stack_images, tell
 from toolkit.data.readers import KINDS, Table, read_file
 from toolkit.data.text import TEXT_COLUMNS, PadTexts, read_texts, usual_pair
 from toolkit.errors import UserError, fault
@@ -69,7 +71,7 @@ def predict(
 
     Args:
         model: an export, a checkpoint, an output folder (its newest whole checkpoint) or a `from_pretrained` folder
-            of a text classifier.
+            of a classifier of texts or images.
         file: csv, tsv, json, jsonl or parquet; for texts also txt, a text a line; for images also an image or a
             folder of them, in the order of their paths.
         text_column_name, text_pair_column_name, image_column_name: training's own where left out.
@@ -96,6 +98,8 @@ def predict(
                 outputs = loaded.module(*(value.to(loaded.device) for value in batch.inputs))
             real = batch.weights > 0  # the last batch is filled with repeated rows
             logits[batch.ids[real]] = getattr(outputs, "logits", outputs).cpu()[real]
+    if isinstance(rows, Images):
+        tell(np.array(list(rows.notes.values()), dtype=int).reshape(-1, len(NOTES)).sum(0), file, len(rows))
     probabilities = logits.softmax(1)
     odd = probabilities.isnan().any(1).nonzero().flatten().tolist()
     if odd:
@@ -178,18 +182,16 @@ def _images(model: Model, file: str, asked: dict[str, str | None]) -> Prepared:
         table, column = Table(file, {"file": files}), "file"
     else:
         table = read_file(file, "FILE", (*KINDS, *IMAGES))
-        wanted = (asked["image"] or given["image_column_name"], ())
+        wanted = (asked["image"] or given["image_column_name"], IMAGE_COLUMNS)
         [column] = choose_columns(table, table, {"--image_column_name": wanted})
-    images = Images(
-        table,
-        column,
-        [0] * len(table),
+    form = Form(
         given["channels"],
         tuple(given["image_size"]),
         given["resize"],
-        in_memory=0,
-        other_size=("the model takes", "resize it to that, or train with --image_size, which resizes"),
+        to_grey=True,
+        size_rule=("the model takes", "resize it to that, or train with --image_size, which resizes"),
     )
+    images = Images(table, column, [0] * len(table), form)
     return images, stack_images, None, table, files
 
 

@@ -19,6 +19,8 @@ from toolkit.checkpoint.reader import find, newest_whole
 from toolkit.data.text import longest
 from toolkit.errors import UserError, fault
 
+GIVEN: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
 
 @dataclass
 class Model:
@@ -26,7 +28,7 @@ class Model:
 
     module: nn.Module
     label_names: list[str]
-    preprocessing: dict[str, Any]  # as `Data.preprocessing`; a text column that is None is guessed
+    preprocessing: dict[str, Any]  # as `Data.preprocessing`; a column that is None is guessed
     device: torch.device
     tokenizer: Any = None
 
@@ -35,7 +37,7 @@ def load(path: Path) -> Model:
     """The model of an export, a checkpoint, an output folder, or a local `from_pretrained` folder, ready to predict.
 
     Raises:
-        UserError: there is none, it is damaged, or it is neither the CNN nor a text classifier of transformers.
+        UserError: there is none, it is damaged, or it is neither the CNN nor a classifier of transformers.
     """
     if not path.is_dir():
         raise UserError(fault("MODEL", str(path), "no such folder", "give an export, a checkpoint or a run's folder"))
@@ -51,7 +53,7 @@ def load(path: Path) -> Model:
     else:
         told, data = {}, {}
     if (folder / "config.json").is_file():
-        return _text_model(folder, data)
+        return _pretrained(folder, data)
     if not about:
         reason = f"neither {ABOUT} nor config.json in it"
         raise UserError(fault("MODEL", str(path), reason, "give an export, a checkpoint or a run's folder"))
@@ -79,35 +81,47 @@ def _cnn(folder: Path, arguments: dict[str, Any], data: dict[str, Any]) -> Model
     return Model(module.to(device), names, data, device)
 
 
-def _text_model(folder: Path, data: dict[str, Any]) -> Model:
+def _pretrained(folder: Path, data: dict[str, Any]) -> Model:
+    """A folder in the form of `from_pretrained`; `data` is empty where no run of ours has left it."""
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig
 
     if not any(folder.glob("*.safetensors")):
         reason = "has no safetensors file; pickled weights (pytorch_model.bin) may run code and are not read"
         remedy = "convert it: from_pretrained, then save_pretrained, if you trust it"
         raise UserError(fault("MODEL", str(folder), reason, remedy))
-    given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(folder, **given)
-        _check_config(folder, config)
-        module, report = AutoModelForSequenceClassification.from_pretrained(
+        config = AutoConfig.from_pretrained(folder, **GIVEN)
+        kind, loads = classifier_of(config)
+        _check_config(folder, config, kind)
+        module, report = loads.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=False,
-            **given,
+            **GIVEN,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, **given)
+        # transformers fills what a file lacks with random numbers.
+        if missing := sorted(report["missing_keys"]):
+            reason = f"its weights lack {', '.join(missing[:3])}: no trained {kind} classifier"
+            raise UserError(fault("MODEL", str(folder), reason, "train it first"))
+        module, preprocessing, tokenizer = (_image if kind == "image" else _text)(folder, data, module)
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(folder, error) from error
-    # transformers fills what a file lacks with random numbers, and makes an empty tokenizer where there is none.
-    if missing := sorted(report["missing_keys"]):
-        reason = f"its weights lack {', '.join(missing[:3])}: no trained text classifier"
-        raise UserError(fault("MODEL", str(folder), reason, "train it first"))
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+    names = [str(config.id2label[number]) for number in range(config.num_labels)]
+    if len(data.get("label_names") or ()) == len(names):
+        names = [str(name) for name in data["label_names"]]
+    device = _device()
+    return Model(module.to(device).eval(), names, preprocessing, device, tokenizer)
+
+
+def _text(folder: Path, data: dict[str, Any], module: Any) -> tuple[Any, dict[str, Any], Any]:
+    from transformers import AutoTokenizer
+
+    tokenizer, config = AutoTokenizer.from_pretrained(folder, **GIVEN), module.config
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes an empty one where there is none
         raise UserError(fault("MODEL", str(folder), "has no tokenizer", "save the tokenizer into the folder"))
     if len(tokenizer) > config.vocab_size:
         reason = f"its tokenizer has {len(tokenizer)} words, the model {config.vocab_size}"
@@ -121,17 +135,49 @@ def _text_model(folder: Path, data: dict[str, Any]) -> Model:
         "text_pair_column_name": data.get("text_pair_column_name"),
         "max_length": data.get("max_length", most),
     }
-    names = [str(config.id2label[number]) for number in range(config.num_labels)]
-    if len(data.get("label_names") or ()) == len(names):
-        names = [str(name) for name in data["label_names"]]
-    device = _device()
-    return Model(module.to(device).eval(), names, preprocessing, device, tokenizer)
+    return module, preprocessing, tokenizer
 
 
-def _check_config(folder: Path, config: Any) -> None:
+def _image(folder: Path, data: dict[str, Any], module: Any) -> tuple[Any, dict[str, Any], Any]:
+    from toolkit.models.vision import read_processor, with_processor
+
+    processor = read_processor(folder, module.config, **GIVEN)
+    if processor is None:
+        raise UserError(fault("MODEL", str(folder), "has no preprocessor_config.json", "save one into the folder"))
+    preprocessing = {
+        "kind": "image",
+        "image_column_name": data.get("image_column_name"),
+        "channels": processor.channels,
+        "image_size": list(processor.size),
+        "resize": True,
+    }
+    return with_processor(module, processor), preprocessing, None
+
+
+def classifier_of(config: Any) -> tuple[str, Any]:
+    """What a model of this config classifies, "image" or "text", and the class of transformers that loads it.
+
+    Of a model that can do both its architecture decides.
+    """
+    from transformers import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        AutoModelForImageClassification,
+        AutoModelForSequenceClassification,
+    )
+
+    from toolkit.models.vision import is_image_classifier
+
+    both = is_image_classifier(config) and type(config) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    if "ImageClassification" in str(config.architectures) if both else is_image_classifier(config):
+        return "image", AutoModelForImageClassification
+    return "text", AutoModelForSequenceClassification
+
+
+def _check_config(folder: Path, config: Any, kind: str) -> None:
     kinds = config.architectures or ()
-    if kinds and not any("SequenceClassification" in kind for kind in kinds):
-        raise UserError(fault("MODEL", str(folder), f"a {kinds[0]} is no text classifier", "train it as one first"))
+    wanted = "ImageClassification" if kind == "image" else "SequenceClassification"
+    if kinds and not any(wanted in each for each in kinds):
+        raise UserError(fault("MODEL", str(folder), f"a {kinds[0]} is no {kind} classifier", "train it as one first"))
     if config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"):
         reason = "gives numbers or several labels a row, not one of two or more classes"
         raise UserError(fault("MODEL", str(folder), reason, "give a classifier with one label a row"))

@@ -29,7 +29,17 @@ AGREE_SECONDS = 0.1  # between looks, once the ranks are asked to end
 DEAD_SECONDS = 4.0  # no beat for so long, once a collective has failed: the rank is gone
 STUCK_SECONDS = 12.0  # the same once the ranks are asked to end, where its process is still there, or elsewhere
 GRACE_SECONDS = 8.0  # for the main thread to end by itself once a cause is known
-PEER_SIGNS = ("closed by peer", "reset by peer", "gloo", "nccl", "broken pipe", "connection refused", "timed out")
+# The fifth is what a store says that its keeper has taken along.
+PEER_SIGNS = (
+    "closed by peer",
+    "reset by peer",
+    "gloo",
+    "nccl",
+    "connection was likely closed",
+    "broken pipe",
+    "connection refused",
+    "timed out",
+)
 
 
 class Watch:

@@ -3,7 +3,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from toolkit.data.sampler import WINDOW, Sampler, deal
+from toolkit.data.sampler import ENDLESS, WINDOW, Sampler, StreamSampler, deal
 from toolkit.errors import UserError
 
 
@@ -102,3 +102,18 @@ def test_bins_depend_on_ranks_times_micro_batches_alone() -> None:
         for ranks, micro in ((1, 4), (2, 2), (4, 1))
     }
     assert len({frozenset(bins) for bins in shares.values()}) == 1
+
+
+def test_a_stream_goes_on_in_its_order_without_an_end() -> None:
+    sampler = StreamSampler(8, 3, "of a stream")
+    assert sampler.global_batch(0, 0) == list(range(8))
+    assert sampler.global_batch(0, 1000) == list(range(8000, 8008))
+    assert (sampler.size, sampler.steps_per_epoch, sampler.lengths) == (ENDLESS, ENDLESS // 8, None)
+    assert sampler.order == {
+        "seed": 3,
+        "train_batch_size": 8,
+        "rows": "of a stream",
+        "group_by_length": False,
+        "drop_last": True,
+    }
+    assert Sampler(20, 8, 3).order == sampler.order | {"rows": 20, "drop_last": False}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import small
 import torch
+from checks_checkpoint import ROWS, Mixed, _folder
 from small import Chain, linear, prepare, train_loader
 from torch import Tensor, nn
 
+import toolkit
+from toolkit.checkpoint import Checkpoint
 from toolkit.errors import UserError
 from toolkit.models import cnn, cross_entropy
 from toolkit.optim import optimizer_from
@@ -148,7 +152,75 @@ def own_adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.1)
 
 
+def recomputed(strategy: str) -> dict[str, Any]:
+    """BatchNorm's running statistics after 2 steps, with activations kept and computed again."""
+    left = {}
+    for kind in ("no", "bf16"):
+        for again in (False, True):
+            values: dict[str, Any] = {"mixed_precision": kind, "train_batch_size": 8, "gradient_checkpointing": again}
+            values["deepspeed"] = section(strategy, "bf16") if kind == "bf16" else None
+            engine = prepare(strategy, lambda: small_cnn("batch"), cross_entropy, **values)
+            small.losses(engine, train_loader(engine, IMAGES), 2)
+            state = {n: t.flatten().tolist() for n, t in engine.named_state() if n.endswith(("var", "mean", "tracked"))}
+            left[f"{kind} {again}"] = state
+            engine.close()
+    return left
+
+
+# What the strategies before this one left: {precision: checkpoint}.
+left_behind: dict[str, Path] = {}
+
+
+def carried(strategy: str) -> dict[str, Any]:
+    """16-bit checkpoints of the strategy before, read here in the same format and in fp32, and written again."""
+    result: dict[str, Any] = {}
+    for kind, source in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "bf16")):
+        if source not in left_behind:
+            continue
+        engine = mixed(strategy, kind)
+        first = toolkit.load(engine, left_behind[source])
+        again = _folder() / "step-000002"
+        toolkit.save(engine, again)
+        engine.close()
+        second = Checkpoint(again)
+        result[f"{source} to {kind}"] = {
+            "weights": [name for name in first.names if not torch.equal(first.value(name), second.value(name))],
+            "states": [difference for name in first.names for difference in _other_states(name, first, second)],
+            "scale": [checkpoint.about["loss_scaler"] for checkpoint in (first, second)],
+        }
+    for kind in ("bf16", "fp16"):
+        engine = mixed(strategy, kind)
+        for batches in small.steps(engine, train_loader(engine, ROWS), 2):
+            engine.train_step(batches)
+        if engine.scaler is not None:
+            engine.scaler.cur_scale = 512.0
+        left_behind[kind] = _folder() / "step-000002"
+        toolkit.save(engine, left_behind[kind])
+        engine.close()
+    return result
+
+
+def mixed(strategy: str, kind: str) -> Any:
+    values: dict[str, Any] = {"mixed_precision": kind, "train_batch_size": 12, "learning_rate": 1e-2}
+    values["deepspeed"] = section(strategy, kind) if kind != "no" else None
+    return prepare(strategy, Mixed, cross_entropy, optimizer_from(small.built(strategy, **values)), **values)
+
+
+def _other_states(name: str, first: Checkpoint, second: Checkpoint) -> list[str]:
+    size = first.value(name).numel()
+    odd = [
+        f"{name}/{state}"
+        for state in first.states(name)
+        if not torch.equal(first.optimizer(name, state, 0, size), second.optimizer(name, state, 0, size))
+    ]
+    if set(first.states(name)) != set(second.states(name)) or first.updates_of(name) != second.updates_of(name):
+        odd.append(f"{name}: {second.states(name)}, {second.updates_of(name)} updates")
+    return odd
+
+
 CHECKS = {
+    "carried": (carried, ALL),
+    "recomputed": (recomputed, ALL),
     "formats": (formats, ALL),
     "overflow": (overflow, ALL),
     "floor": (floor, ALL),

@@ -29,6 +29,9 @@ SETUPS = (
     ("zero3", 2, 1),
     ("pipeline", 2, 2),
     ("pipeline", 3, 3),
+    ("zero2_offload", 2, 1),
+    ("zero3_offload", 2, 1),
+    ("pipeline_dp", 4, 2),
 )
 Pair = tuple[tuple[str, int, int], tuple[str, int, int]]
 ALL = [(writer, reader) for writer in SETUPS for reader in SETUPS]

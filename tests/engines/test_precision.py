@@ -54,6 +54,14 @@ def test_16_bit_trains_batch_norm_like_fp32(got: Got, setup: str) -> None:
                 assert values == pytest.approx(rank["fp32"]["buffers"][name][2], abs=1e-3), name
 
 
+@every_setup
+@pytest.mark.parametrize("kind", ["no", "bf16"])
+def test_a_recomputed_micro_batch_enters_the_statistics_once(got: Got, setup: str, kind: str) -> None:
+    for rank in got("recomputed", setup):
+        assert rank[f"{kind} True"] == rank[f"{kind} False"]
+        assert rank[f"{kind} True"]["stem.norm.num_batches_tracked"] == [2]
+
+
 @pytest.mark.parametrize("setup", ZERO)
 def test_autocast_under_zero_is_that_of_ddp(got: Got, setup: str) -> None:
     assert got("formats", setup)[0]["bf16"]["losses"] == got("formats", "ddp x2")[0]["bf16"]["losses"]
@@ -88,6 +96,21 @@ def test_ten_skips_at_the_smallest_scale_end_the_run(got: Got, setup: str, kind:
         assert rank[kind]["updates"] == 0
         (line,) = rank[kind]["lines"]
         assert f"10 steps in a row were skipped: gradients are not finite at loss scale {scale};" in line
+
+
+@pytest.mark.parametrize("setup", [*ZERO, "pipeline x2"])
+@pytest.mark.parametrize("formats", ["bf16 to bf16", "fp16 to fp16", "bf16 to no"])
+def test_a_16_bit_checkpoint_goes_over_without_a_rounding(got: Got, setup: str, formats: str) -> None:
+    """Weights by their fp32 masters, moments, counts and the loss scale, from the strategy before in the list."""
+    for rank in got("carried", setup):
+        carried = rank[formats]
+        # DDP's frozen weights are fp32; held in 16 bit they have no master.
+        rounded = setup == "zero1 x2" and formats != "bf16 to no"
+        assert carried["weights"] == (["frozen.weight", "frozen.bias"] if rounded else [])
+        assert carried["states"] == []
+        first, second = carried["scale"]
+        assert first == second
+        assert (first or {}).get("cur_scale") == (512 if formats.startswith("fp16") else None)
 
 
 @pytest.mark.parametrize("setup", [*ZERO, "pipeline x2"])

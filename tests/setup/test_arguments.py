@@ -1,5 +1,8 @@
 """The command line: names, defaults, what was typed, and every mistake told at once."""
 
+import argparse
+from collections.abc import Sequence
+
 import pytest
 
 from toolkit.arguments import parse_arguments, real
@@ -99,6 +102,48 @@ def test_a_wrong_argument_gives_its_line(argv, line):
     with pytest.raises(UserError) as caught:
         parse(*argv)
     assert caught.value.lines == (line,)
+
+
+STREAM = ("--streaming", "--train_file", "a.csv", "--max_train_steps", "9")
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (STREAM[:3], "--streaming: True: where a stream ends is not known; give --max_train_steps too"),
+        (
+            ("--streaming", "--max_train_steps", "9"),
+            "--streaming: True: the embedded sample is in memory; give --dataset_name or --train_file too",
+        ),
+        (
+            (*STREAM, "--group_by_length"),
+            "--group_by_length: True: the lengths of a stream are not known ahead; leave it or --streaming out",
+        ),
+        (
+            (*STREAM, "--checkpointing_steps", "epoch"),
+            "--checkpointing_steps: 'epoch': a stream has no epochs; give a number of steps",
+        ),
+        (
+            (*STREAM, "--on_bad_sample", "skip"),
+            "--on_bad_sample: 'skip': which rows of a stream are bad is not known ahead, and every rank must make the "
+            "same steps; leave it or --streaming out",
+        ),
+        (
+            ("--shuffle_buffer_size", "9"),
+            "--shuffle_buffer_size: 9: goes with --streaming, which is not given; give both, or neither",
+        ),
+    ],
+)
+def test_what_a_stream_needs_and_what_it_has_not(argv, line):
+    with pytest.raises(UserError) as caught:
+        parse(*argv)
+    assert caught.value.lines == (line,)
+
+
+def test_a_scripts_default_order_yields_to_a_stream():
+    arguments = parse_arguments(STREAM, description="", defaults={"group_by_length": True})
+    assert (arguments.streaming, arguments.shuffle_buffer_size) == (True, 1000)
+    assert parse(*STREAM, "--group_by_length", "false").group_by_length is False
 
 
 def test_all_mistakes_are_told_at_once():
@@ -203,3 +248,18 @@ def test_a_script_with_its_own_data_and_model_refuses_the_arguments_of_both() ->
             unused=("model", "data"),
         )
     assert [line.partition(": ")[0] for line in caught.value.lines] == ["--dropout", "--train_file"]
+
+
+def test_what_shapes_a_scripts_own_model_does_not_go_with_another() -> None:
+    def given(*argv: str, **more: Sequence[str]) -> argparse.Namespace:
+        more = {"own_model": ("norm", "width"), **more}
+        return parse_arguments(argv, description="", defaults={}, extra=norm, **more)
+
+    assert given("--norm", "batch").norm == "batch"
+    assert given("--model_name_or_path", "a/b").model_name_or_path == "a/b"
+    with pytest.raises(UserError) as caught:
+        given("--model_name_or_path", "a/b", "--width", "2", "--norm", "batch")
+    assert [line.partition(": ")[0] for line in caught.value.lines] == ["--norm", "--width"]
+    assert caught.value.lines[1].endswith("has of its own, not a/b; leave it out, or --model_name_or_path")
+    with pytest.raises(ValueError, match="own_model name no argument: nom"):
+        given(own_model=("nom",))

@@ -40,7 +40,7 @@ def class_ids(train: Table, evaluation: Table, column: str) -> tuple[list[int], 
     faults: list[str] = []
     for table in (train, evaluation):
         try:
-            keys.append(_keys(table, column))
+            keys.append(label_keys(table, column))
         except UserError as error:
             faults.extend(error.lines)
     if faults:
@@ -59,7 +59,7 @@ def class_ids(train: Table, evaluation: Table, column: str) -> tuple[list[int], 
     return ids, eval_ids, list(names)
 
 
-def _keys(table: Table, column: str) -> list[str]:
+def label_keys(table: Table, column: str) -> list[str]:
     """Each label as text: its class's name, or the whole number, or the string."""
     names = table.class_names.get(column)
     keys: list[str] = []

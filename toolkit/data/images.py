@@ -1,143 +1,208 @@
-"""Images as uint8 [C, H, W]: decoded once into memory where they fit, else when they are asked for."""
+"""Image classification data: decoded once into memory where they fit, else when they are asked for."""
 
-import io
+from __future__ import annotations
+
 from argparse import Namespace
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from toolkit.data.decode import Picture, Unreadable, read_picture
+from toolkit.data.pictures import (
+    REMEDY,
+    Form,
+    Images,
+    decode_all,
+    named,
+    stack_images,
+    tell,
+    unreadable,
+    value_at,
+)
+from toolkit.data.prepared import of_contents, prepared
 from toolkit.data.readers import Table
-from toolkit.data.sources import Data, load_labelled
+from toolkit.data.rowwise import fetched
+from toolkit.data.sources import Data, Labelled, load_labelled
+from toolkit.data.streamed import Streamed, load_streamed
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
 
 IN_MEMORY = 2**30  # bytes of decoded images that are held
-LOOKED_AT = 200  # images looked at to choose between grey and colour
+LOOKED_AT = 200  # images, evenly spread, looked at to choose between grey and colour where they are not all decoded
+NAMED = 5  # images that cannot be read which an error names
+SHOWN = 3  # and those that a line on skipped ones names
+IMAGE_COLUMNS = ("image", "img")  # what a column of images is often called
 
 
-class Images:
-    """Rows (image uint8 [C, H, W], class id). All have `channels` (1 or 3) and `size`; others raise UserError."""
-
-    def __init__(
-        self,
-        table: Table,
-        column: str,
-        labels: Sequence[int],
-        channels: int,
-        size: tuple[int, int],
-        resize: bool,
-        in_memory: int = IN_MEMORY,
-        other_size: tuple[str, str] = ("the first has", "give --image_size"),  # rule and remedy of the error line
-    ) -> None:
-        self.table, self.column, self.labels = table, column, labels
-        self.channels, self.size, self.resize, self.other_size = channels, size, resize, other_size
-        self.decoded: Tensor | None = None
-        if len(table) * channels * size[0] * size[1] <= in_memory:
-            self.decoded = torch.empty((len(table), channels, *size), dtype=torch.uint8)
-            for index in range(len(table)):
-                self.decoded[index] = self._decode(index)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return (self._decode(index) if self.decoded is None else self.decoded[index]), int(self.labels[index])
-
-    def _decode(self, index: int) -> Tensor:
-        from PIL import Image
-
-        image = open_image(self.table, self.column, index)
-        height, width = self.size
-        image = image.convert("L" if self.channels == 1 else "RGB")
-        if self.resize and image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        if image.size != (width, height):
-            reason = (
-                f"{_named(self.table, self.column, index)}: {image.height} x {image.width} pixels, "
-                f"where {self.other_size[0]} {height} x {width}"
-            )
-            raise UserError(fault("--image_column_name", self.column, reason, self.other_size[1]))
-        pixels = np.array(image)  # [H, W] or [H, W, 3]
-        return torch.from_numpy(pixels.reshape(height, width, self.channels)).permute(2, 0, 1).contiguous()
-
-
-def open_image(table: Table, column: str, index: int) -> Any:
-    """Row `index` as a loaded PIL image. A value is bytes, a file's path, or {bytes, path} as `datasets` has it."""
-    from PIL import Image, ImageOps
-
-    value, _ = _held(table, column, index)
-    try:
-        if isinstance(value, bytes):
-            value = io.BytesIO(value)
-        elif not isinstance(value, str) or not value:
-            raise TypeError(f"neither an image nor the path of one, but {type(value).__name__}")
-        image = Image.open(value)
-        if image.mode.startswith(("I", "F")):
-            raise TypeError(f"more than 8 bits a pixel (mode {image.mode})")
-        image.load()
-        return ImageOps.exif_transpose(image) if image.format == "JPEG" else image
-    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
-        cause = " ".join(str(error).split())
-        reason = f"{_named(table, column, index)}: not a readable image: {type(error).__name__}: {cause}"
-        raise UserError(fault("--image_column_name", column, reason, "repair the image, or remove the row")) from error
-
-
-def _held(table: Table, column: str, index: int) -> tuple[Any, str]:
-    """An image's bytes, or the path of its file, or whatever else stands there; and the path if one is told."""
-    held = table.columns[column][index]
-    value = held.as_py() if hasattr(held, "as_py") else held
-    path = ""
-    if isinstance(value, dict):
-        path = value.get("path") or ""
-        value = value.get("bytes") or path
-    if isinstance(value, str) and value:
-        path = value = str(value if table.folder is None else table.folder / value)
-    return value, path
-
-
-def _named(table: Table, column: str, index: int) -> str:
-    """A row in a message, with the image's file."""
-    path = _held(table, column, index)[1]
-    return f"{table.name}, {table.where([index])}" + (f" ({path})" if path else "")
-
-
-def stack_images(rows: list[tuple[Tensor, int]]) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Rows of Images -> ((images uint8 [B, C, H, W],), labels int64 [B])."""
-    return (torch.stack([image for image, _ in rows]),), torch.tensor([label for _, label in rows], dtype=torch.int64)
-
-
-def image_data(arguments: Namespace) -> Data:
+def image_data(arguments: Namespace, processor: Any = None, setup: Any = None) -> Data:
     """Training and evaluation images as the arguments name them; without any, the embedded small Fashion-MNIST.
 
     Columns not named are `image` or `img`, and `label` or `labels`. With `image_size` (pixels) all are resized to
-    squares, without it they must have one size. Grey images stay one channel, all others become RGB. Raises UserError.
+    squares, without it they must have one size; a `processor` (`toolkit.models.vision.load_processor`) says its own
+    size and channels. Without one, images stay grey where all are, and become RGB otherwise. Those that cannot be read
+    are refused, or left out where `on_bad_sample` is "skip". With a `setup` one rank of each node decodes, and the call
+    is collective; `streaming` needs one. Raises UserError.
     """
-    found = load_labelled(arguments, ("fashion_mnist_small", "test"), {"image": ("image", "img")})
-    column = found.columns["image"]
-    looked = [open_image(found.train, column, index) for index in range(min(LOOKED_AT, len(found.train)))]
-    channels = 1 if all(image.mode in ("1", "L") for image in looked) else 3
-    resize = arguments.image_size is not None
-    size = (arguments.image_size, arguments.image_size) if resize else (looked[0].height, looked[0].width)
+    usual: dict[str, tuple[str, ...]] = {"image": IMAGE_COLUMNS}
+    if arguments.streaming:
+        return _streamed(load_streamed(arguments, usual, setup), arguments, processor, setup)
+    found = load_labelled(arguments, ("fashion_mnist_small", "test"), usual, setup)
+    column, names, skip = found.columns["image"], found.label_names, arguments.on_bad_sample == "skip"
+    form = _form(arguments, found.train, column, processor)
     train, evaluation = (
-        Images(table, column, ids, channels, size, resize)
+        _read(table, column, ids, names, form, skip, setup)
         for table, ids in ((found.train, found.ids), (found.evaluation, found.eval_ids))
     )
-    description = found.describe(column) + f", {channels} x {size[0]} x {size[1]} pixels"
+    _check_classes(train, evaluation, names)
+    if processor is None:
+        form = replace(form, channels=max(train.channels, evaluation.channels))
+    found.train, found.evaluation = train.table, evaluation.table
+    return _data(
+        found,
+        form,
+        processor,
+        train=Images(train.table, column, train.ids, form, train.pixels, names),
+        evaluation=Images(evaluation.table, column, evaluation.ids, form, evaluation.pixels, names),
+    )
+
+
+def _streamed(found: Streamed, arguments: Namespace, processor: Any, setup: Any) -> Data:
+    column, names = found.columns["image"], found.label_names
+    first = fetched(found.train, column)
+    form = _form(arguments, first, column, processor)
+    evaluation = _read(fetched(found.evaluation, column), column, found.eval_ids, names, form, False, setup)
+    if processor is None:
+        looked = decode_all(first, column, form, keep=False)
+        remedy = f"save it in grey, or let one in colour be among the first {len(first)} rows"
+        form = replace(form, channels=max(evaluation.channels, int(looked["channels"])), colour_remedy=remedy)
+    stream = found.stream(lambda table, ids: Images(fetched(table, column), column, ids, form, label_names=names))
+    return _data(
+        found,
+        form,
+        processor,
+        train=stream,
+        evaluation=Images(evaluation.table, column, evaluation.ids, form, evaluation.pixels, names),
+        sampler=stream.sampler,
+    )
+
+
+def _data(found: Labelled | Streamed, form: Form, processor: Any, **rows: Any) -> Data:
+    column = found.columns["image"]
     return Data(
-        train,
-        evaluation,
-        stack_images,
-        found.label_names,
-        description,
-        channels=channels,
-        image_size=size,
+        **rows,
+        collate=stack_images,
+        label_names=found.label_names,
+        description=found.describe(column) + f", {form.channels} x {form.size[0]} x {form.size[1]} pixels",
+        channels=form.channels,
+        image_size=form.size,
         preprocessing={
             "kind": "image",
             "image_column_name": column,
-            "channels": channels,
-            "image_size": list(size),
-            "resize": resize,
+            "channels": form.channels,
+            "image_size": list(form.size),
+            "resize": form.resize,
         },
+        tokenizer=processor,
     )
+
+
+class _Part(NamedTuple):
+    """The rows of one table whose images can be used."""
+
+    table: Table
+    ids: list[int]
+    lost: set[int]  # classes of which no image is left
+    pixels: np.ndarray | None
+    channels: int
+
+
+def _read(table: Table, column: str, ids: list[int], names: list[str], form: Form, skip: bool, setup: Any) -> _Part:
+    """Decode all images where they fit into memory, or must be looked at to know which to leave out."""
+    fit = _fit(table, form)
+    if not fit and not skip:
+        say(
+            f"{table.name}: {len(table):,} images are too many to hold, each is decoded when it is asked for: one that "
+            "cannot be read ends the run then; transparent ones are laid on white, of several frames the first is taken"
+        )
+        return _Part(table, ids, set(), None, form.channels)
+    # Whether all are grey is known in the end: with 3 channels asked for, a grey image stays [1, H, W].
+    form = form if form.to_grey else replace(form, channels=3)
+    key = {
+        "images": of_contents(value_at(table, column, row)[0] for row in range(len(table))),
+        "form": [form.channels, *form.size, form.resize, form.to_grey],
+        "kept": fit,
+        "pillow": version("pillow"),
+    }
+    found = prepared("images", key, lambda: decode_all(table, column, form, fit), setup)
+    bad = dict(zip(found["bad"].tolist(), found["why"].tolist(), strict=True))
+    tell(found["notes"], table.name, len(table))
+    pixels, channels = (found["pixels"] if fit else None), int(found["channels"])
+    if not bad:
+        return _Part(table, ids, set(), pixels, channels)
+    classes = {row: names[ids[row]] for row in bad}
+    if not skip or len(bad) == len(table):
+        raise _all_named(table, column, classes, bad, skip)
+    told = [f"{named(table, column, row, classes[row])}: {why}" for row, why in list(bad.items())[:SHOWN]]
+    more = f"; ... ({len(bad):,} in all)" if len(bad) > SHOWN else ""
+    say(f"{len(bad):,} of {len(table):,} images are left out, {len(table) - len(bad):,} used: {'; '.join(told)}{more}")
+    kept = [row for row in range(len(table)) if row not in bad]
+    kept_ids = [ids[row] for row in kept]
+    return _Part(table.take(kept), kept_ids, {ids[row] for row in bad} - set(kept_ids), pixels, channels)
+
+
+def _all_named(table: Table, column: str, classes: dict[int, str], bad: dict[int, str], skip: bool) -> UserError:
+    remedy = REMEDY if skip else f"{REMEDY}, or --on_bad_sample skip"
+    lines = [unreadable(table, column, row, why, remedy, classes[row]) for row, why in list(bad.items())[:NAMED]]
+    if len(bad) > NAMED or len(bad) == len(table):
+        reason = f"{table.name}: {len(bad):,} of {len(table):,} images cannot be read, the first {len(lines)} are named"
+        lines.append(fault("--image_column_name", column, reason, "see that it is the images' column"))
+    return UserError(*lines)
+
+
+def _check_classes(train: _Part, evaluation: _Part, names: list[str]) -> None:
+    """A class without images is refused in training, and told in evaluation."""
+    for part in (train, evaluation):
+        left = ", ".join(names[number] for number in sorted(part.lost))
+        reason = f"{part.table.name}: no image is left of {left}"
+        if part.lost and part is train:
+            raise UserError(fault("--on_bad_sample", "skip", reason, "repair some of them, or remove the class"))
+        if part.lost:
+            say(f"{reason}: the evaluation tells nothing about it")
+
+
+def _form(arguments: Namespace, train: Table, column: str, processor: Any) -> Form:
+    if processor is not None:
+        return Form(processor.channels, processor.size, resize=True, to_grey=processor.channels == 1)
+    if arguments.image_size is not None:
+        form = Form(3, (arguments.image_size, arguments.image_size), resize=True)
+    else:
+        first = next(_looked_at(train, column, range(len(train)))).image
+        form = Form(3, (first.height, first.width), resize=False)
+    if _fit(train, form):
+        return form
+    rows = np.linspace(0, len(train) - 1, LOOKED_AT).astype(int).tolist()
+    grey = all(picture.image.mode == "L" for picture in _looked_at(train, column, rows))
+    return replace(form, channels=1 if grey else 3)
+
+
+def _fit(table: Table, form: Form) -> bool:
+    return len(table) * form.channels * form.size[0] * form.size[1] <= IN_MEMORY
+
+
+def _looked_at(table: Table, column: str, rows: Sequence[int]) -> Iterator[Picture]:
+    """The images of these rows that can be read; UserError where none can."""
+    failed, read = "", False
+    for row in rows:
+        try:
+            picture = read_picture(value_at(table, column, row)[0])
+        except Unreadable as error:
+            failed = failed or unreadable(table, column, row, str(error), REMEDY)
+            continue
+        read = True
+        yield picture
+    if not read:
+        reason = f"{table.name}: none of {len(rows):,} images looked at can be read"
+        raise UserError(failed, fault("--image_column_name", column, reason, "see that it is the images' column"))

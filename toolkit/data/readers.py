@@ -171,12 +171,16 @@ def _read_parquet(file: Path) -> Table:
         table = pyarrow.parquet.read_table(file)
     except pyarrow.ArrowException as error:
         raise _Unreadable(f"is not a Parquet file: {error}", "write it again") from error
-    # `datasets` keeps the names of the classes in the file's metadata.
-    held = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    names = class_names_of(table.schema)
+    return Table(str(file), {name: table.column(name) for name in table.column_names}, names, folder=file.parent)
+
+
+def class_names_of(schema: Any) -> dict[str, list[str]]:
+    """The classes of each column of a Parquet file; `datasets` keeps their names in its metadata."""
+    held = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = held.get("info", {}).get("features", {})
-    classes = {
+    return {
         name: feature["names"]
         for name, feature in features.items()
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
     }
-    return Table(str(file), {name: table.column(name) for name in table.column_names}, classes, folder=file.parent)

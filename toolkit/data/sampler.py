@@ -6,11 +6,13 @@ how that set is dealt, so every setup trains on the same global batches, and res
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from toolkit.errors import UserError, fault
 
+ENDLESS = 2**53  # rows of a stream: more than any run has, and a number that JSON keeps
 WINDOW = 50  # global batches sorted by length together: enough for short padding, few enough to keep the order random
 
 
@@ -49,6 +51,17 @@ class Sampler:
         self._cached: tuple[int, list[np.ndarray]] | None = None
 
     @property
+    def order(self) -> dict[str, Any]:
+        """What decides the order of the samples, kept in checkpoints."""
+        return {
+            "seed": self.seed,
+            "train_batch_size": self.train_batch_size,
+            "rows": self.size,
+            "group_by_length": self.group_by_length,
+            "drop_last": self.drop_last,
+        }
+
+    @property
     def dropped_per_epoch(self) -> int:
         """Samples that an epoch leaves out: 0 unless `drop_last`."""
         return self.size % self.train_batch_size if self.drop_last else 0
@@ -76,6 +89,25 @@ class Sampler:
         if whole < self.size and not self.drop_last:
             batches.append(order[whole:])
         return batches
+
+
+class StreamSampler(Sampler):
+    """Global batches of a stream, in its order: one epoch without an end, in which batch k holds the positions
+    k * `train_batch_size` and following. `rows` says for checkpoints what stream it is.
+    """
+
+    def __init__(self, train_batch_size: int, seed: int, rows: str) -> None:
+        super().__init__(ENDLESS, train_batch_size, seed, drop_last=True)
+        self.rows = rows
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What decides the order of the samples; how many there will be does not."""
+        return super().order | {"rows": self.rows}
+
+    def global_batch(self, epoch: int, index: int) -> list[int]:
+        """Positions of global batch `index` (from 0)."""
+        return list(range(index * self.train_batch_size, (index + 1) * self.train_batch_size))
 
 
 def deal(

@@ -2,7 +2,8 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 from toolkit.data.columns import choose_columns, class_ids
 from toolkit.data.loader import Collate, Rows, collate_rows
 from toolkit.data.readers import KINDS, Table, read_file
+from toolkit.data.sampler import Sampler
 from toolkit.errors import UserError, fault
+from toolkit.once import once_per_node
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 HELD_OUT = 0.1  # share of the training rows used for evaluation where there are no others
@@ -33,6 +36,7 @@ class Data:
     image_size: tuple[int, int] = (0, 0)  # height and width of images, in pixels
     # How a raw row becomes the model's input, for `oneloop predict`: JSON-able, kept in each checkpoint.
     preprocessing: dict[str, Any] = field(default_factory=dict)
+    sampler: Callable[..., Sampler] = Sampler  # composes the global batches
     tokenizer: Any | None = None  # kept in each checkpoint by its save_pretrained
 
     @property
@@ -60,12 +64,15 @@ class Labelled:
         )
 
 
-def load_labelled(arguments: Namespace, sample: tuple[str, str], usual: dict[str, tuple[str, ...]]) -> Labelled:
+def load_labelled(
+    arguments: Namespace, sample: tuple[str, str], usual: dict[str, tuple[str, ...]], setup: Any = None
+) -> Labelled:
     """Loads the rows, chooses the columns, and keeps at most `max_train_samples` and `max_eval_samples` rows.
 
+    With a `setup` a data set of the hub is downloaded once per node, and the call is collective.
     `usual` maps each kind of column asked for ("text" for `--text_column_name`) to the names it often has.
     """
-    train, evaluation, source = load_tables(arguments, sample)
+    train, evaluation, source = load_tables(arguments, sample, setup)
     asked = {
         f"--{kind}_column_name": (getattr(arguments, f"{kind}_column_name"), names)
         for kind, names in {**usual, "label": ("label", "labels")}.items()
@@ -85,7 +92,7 @@ def load_labelled(arguments: Namespace, sample: tuple[str, str], usual: dict[str
     )
 
 
-def load_tables(arguments: Namespace, sample: tuple[str, str]) -> tuple[Table, Table, str]:
+def load_tables(arguments: Namespace, sample: tuple[str, str], setup: Any = None) -> tuple[Table, Table, str]:
     """Training rows, evaluation rows and a few words on where they come from; `sample` names a folder of embedded
     samples and its file of evaluation rows.
 
@@ -106,7 +113,7 @@ def load_tables(arguments: Namespace, sample: tuple[str, str]) -> tuple[Table, T
     if arguments.train_file:
         return _from_files(arguments)
     if arguments.dataset_name:
-        return _from_dataset(arguments)
+        return _from_dataset(arguments, setup)
     folder, stem = sample
     files = [SAMPLES / folder / f"{name}.parquet" for name in ("train", stem)]
     train, evaluation = (read_file(str(file), "embedded samples") for file in files)
@@ -148,61 +155,87 @@ def _hold_out(table: Table, arguments: Namespace, source: str, argument: str, wh
     return train, evaluation, said
 
 
-def _from_dataset(arguments: Namespace) -> tuple[Table, Table, str]:
+def _from_dataset(arguments: Namespace, setup: Any) -> tuple[Table, Table, str]:
     import datasets
 
     name, config = arguments.dataset_name, arguments.dataset_config_name
-    try:
-        builder = datasets.load_dataset_builder(name, config)
-        files = {
-            str(split): [str(file) for file in found] for split, found in (builder.config.data_files or {}).items()
-        }
-        local = files and all(
-            Path(file).is_file() and Path(file).suffix.lower() in KINDS for found in files.values() for file in found
-        )
-        if local:
-            splits, loaded = list(files), None
-        else:
-            # Empty texts and texts such as "NA" are texts, not missing ones.
-            options = {"keep_default_na": False} if builder.name == "csv" else {}
-            loaded = datasets.load_dataset(name, config, **options)
-            splits = [str(split) for split in loaded]
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetGenerationError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        remedy = "give a folder or a name on the hub, and --dataset_config_name where it has several configurations"
-        raise UserError(fault("--dataset_name", name, f"cannot be loaded: {reason}", remedy)) from error
+    builder, files = find_dataset(name, config)
+    loaded = None
+    if not files:
+        # Empty texts and texts such as "NA" are texts, not missing ones.
+        options = {"keep_default_na": False} if builder.name == "csv" else {}
+
+        def load() -> Any:
+            with told(name):
+                return datasets.load_dataset(name, config, **options)
+
+        loaded = once_per_node(setup, load) or load()  # the others find it in the cache of `datasets`
 
     def table(split: str) -> Table:
         if loaded is not None:
             return _of_datasets(loaded[split], f"{name} ({split})")
         return _joined([read_file(file, "--dataset_name") for file in files[split]], builder.info.features)
 
-    if "train" not in splits:
-        reason = f"has no split 'train'; it has: {', '.join(splits)}"
-        raise UserError(fault("--dataset_name", name, reason, "choose another data set or configuration"))
     source = f"{name}, {config}" if config else name
-    # SST-2 and MNLI evaluate on validation splits (their test labels are hidden), CIFAR-10 and its like have only
-    # "test".
-    others = sorted((split for split in splits if split != "train"), key=lambda split: not split.startswith("valid"))
-    chosen = next((split for split in others if split.startswith(("valid", "test"))), None)
+    chosen = evaluation_split(name, [str(split) for split in loaded or files])
     if chosen is None:
         return _hold_out(table("train"), arguments, source, "--dataset_name", "it has no split for evaluation")
     return table("train"), table(chosen), f"{source} (train, {chosen})"
 
 
-def _class_names(features: Any) -> dict[str, list[str]]:
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What `datasets` raises for a data set that it cannot load is the user's to mend."""
+    import datasets
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetGenerationError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        remedy = "give a folder or a name on the hub, and --dataset_config_name where it has several configurations"
+        raise UserError(fault("--dataset_name", name, f"cannot be loaded: {reason}", remedy)) from error
+
+
+def find_dataset(name: str, config: str | None) -> tuple[Any, dict[str, list[str]]]:
+    """The builder of a data set; and the files of each split, where all are local ones of a kind that is read here."""
+    import datasets
+
+    with told(name):
+        builder = datasets.load_dataset_builder(name, config)
+        files = {
+            str(split): [str(file) for file in found] for split, found in (builder.config.data_files or {}).items()
+        }
+    ours = all(
+        Path(file).is_file() and Path(file).suffix.lower() in KINDS for found in files.values() for file in found
+    )
+    return builder, files if ours else {}
+
+
+def evaluation_split(name: str, splits: list[str]) -> str | None:
+    """The split to evaluate on, if there is one. UserError where there is none to train on."""
+    if "train" not in splits:
+        reason = f"has no split 'train'; it has: {', '.join(splits)}"
+        raise UserError(fault("--dataset_name", name, reason, "choose another data set or configuration"))
+    # SST-2 and MNLI evaluate on validation splits (their test labels are hidden), CIFAR-10 and its like have only
+    # "test".
+    others = sorted((split for split in splits if split != "train"), key=lambda split: not split.startswith("valid"))
+    return next((split for split in others if split.startswith(("valid", "test"))), None)
+
+
+def class_names(features: Any) -> dict[str, list[str]]:
+    """The classes of each column, as a data set of `datasets` names them."""
     return {name: feature.names for name, feature in (features or {}).items() if getattr(feature, "names", None)}
 
 
 def _of_datasets(rows: Any, name: str) -> Table:
     held = rows.data.table
-    return Table(name, {column: held.column(column) for column in held.column_names}, _class_names(rows.features))
+    return Table(name, {column: held.column(column) for column in held.column_names}, class_names(rows.features))
 
 
 def _joined(tables: list[Table], features: Any) -> Table:
     """The shards of one split as one table."""
     first = tables[0]
-    names = {**first.class_names, **_class_names(features)}
+    names = {**first.class_names, **class_names(features)}
     if len(tables) == 1:
         first.class_names = names
         return first

@@ -2,14 +2,17 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.data.prepared import of_texts, of_tokenizer, prepared, shown
 from toolkit.data.readers import Table
 from toolkit.data.sources import Data, load_labelled
+from toolkit.data.streamed import Streamed, load_streamed
 from toolkit.errors import UserError, fault
 
 CHUNK = 1000  # texts tokenized together
@@ -21,29 +24,11 @@ TEXT_COLUMNS = ("text", "sentence", "sentence1")  # what a column of texts is of
 class Texts:
     """Tokenized rows in flat arrays (4 bytes a token), so that a million texts fit and worker processes share them."""
 
-    def __init__(
-        self, tokenizer: Any, texts: list[str], pairs: list[str] | None, labels: Sequence[int], max_length: int
-    ) -> None:
-        ids: list[np.ndarray] = []
-        types: list[np.ndarray] = []
-        lengths: list[int] = []
-        for start in range(0, len(texts), CHUNK):
-            part = slice(start, start + CHUNK)
-            encoded = tokenizer(
-                texts[part],
-                None if pairs is None else pairs[part],
-                truncation=True,
-                max_length=max_length,
-                padding=False,
-                return_attention_mask=False,
-            )
-            lengths.extend(map(len, encoded["input_ids"]))
-            ids.extend(np.asarray(row, dtype=np.int32) for row in encoded["input_ids"])
-            types.extend(np.asarray(row, dtype=np.int8) for row in encoded.get("token_type_ids", ()))
-        self.ids = np.concatenate(ids)
-        self.types = np.concatenate(types) if types else None
-        self.lengths = lengths
-        self.ends = np.cumsum(lengths)
+    def __init__(self, held: dict[str, np.ndarray], labels: Sequence[int]) -> None:
+        """`held` as from `tokenized`."""
+        self.ids, self.types = held["ids"], held.get("types")
+        self.lengths: list[int] = held["lengths"].tolist()
+        self.ends = np.cumsum(self.lengths)
         self.labels = np.asarray(labels, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -56,6 +41,29 @@ class Texts:
         if self.types is not None:
             row["token_type_ids"] = self.types[part]
         return row
+
+
+def tokenized(
+    tokenizer: Any, texts: list[str], pairs: list[str] | None, max_length: int, what: str
+) -> dict[str, np.ndarray]:
+    """`ids` int32 and, where the tokenizer gives them, `types` int8, of all rows one after another; `lengths` int32."""
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    starts = range(0, len(texts), CHUNK)
+    for start in shown(starts, len(starts), f"{what}: thousands of texts tokenized"):
+        part = slice(start, start + CHUNK)
+        encoded = tokenizer(
+            texts[part],
+            None if pairs is None else pairs[part],
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+        )
+        ids.extend(np.asarray(row, dtype=np.int32) for row in encoded["input_ids"])
+        types.extend(np.asarray(row, dtype=np.int8) for row in encoded.get("token_type_ids", ()))
+    held = {"ids": np.concatenate(ids), "lengths": np.array([len(row) for row in ids], dtype=np.int32)}
+    return held | ({"types": np.concatenate(types)} if types else {})
 
 
 class PadTexts:
@@ -81,32 +89,44 @@ class PadTexts:
         return inputs, torch.tensor([int(row["label"]) for row in rows], dtype=torch.int64)
 
 
-def text_data(arguments: Namespace, tokenizer: Any) -> Data:
+def text_data(arguments: Namespace, tokenizer: Any, setup: Any = None) -> Data:
     """Training and evaluation texts as the arguments name them; without any, the embedded movie reviews.
 
     Columns not named: `text`, `sentence`, or the pair `sentence1` and `sentence2`; and `label` or `labels`.
-    `max_length` is in tokens, None is the tokenizer's own limit. Raises UserError.
+    `max_length` is in tokens, None is the tokenizer's own limit. With a `setup` one rank of each node tokenizes, and
+    the call is collective; `streaming` needs one. Raises UserError.
     """
     max_length = _max_length(arguments, tokenizer)
     usual: dict[str, tuple[str, ...]] = {"text": TEXT_COLUMNS}
     if arguments.text_pair_column_name is not None:
         usual["text_pair"] = ()
-    found = load_labelled(arguments, ("movie_reviews", "validation"), usual)
+    found = (
+        load_streamed(arguments, usual, setup)
+        if arguments.streaming
+        else load_labelled(arguments, ("movie_reviews", "validation"), usual, setup)
+    )
     text, pair = found.columns["text"], found.columns.get("text_pair")
     if pair is None and arguments.text_column_name is None:
         pair = usual_pair(text, found.train, found.evaluation)
-    train, evaluation = (
-        read_texts(tokenizer, table, text, pair, ids, max_length)
-        for table, ids in ((found.train, found.ids), (found.evaluation, found.eval_ids))
-    )
+
+    def read(table: Table, ids: Sequence[int], keep: bool = False) -> Texts:
+        return read_texts(tokenizer, table, text, pair, ids, max_length, keep, setup)
+
+    evaluation = read(found.evaluation, found.eval_ids, keep=True)
+    described = found.describe(text if pair is None else f"{text} + {pair}")
+    if isinstance(found, Streamed):
+        stream = found.stream(read)
+        of_train: dict[str, Any] = {"train": stream, "sampler": stream.sampler}
+    else:
+        train = read(found.train, found.ids, keep=True)
+        of_train = {"train": train, "lengths": train.lengths}
+        described += f", {sum(train.lengths) / len(train):.1f} tokens a row"
     return Data(
-        train,
-        evaluation,
-        PadTexts(tokenizer),
-        found.label_names,
-        found.describe(text if pair is None else f"{text} + {pair}")
-        + f", {sum(train.lengths) / len(train):.1f} tokens a row, at most {max_length}",
-        lengths=train.lengths,
+        evaluation=evaluation,
+        collate=PadTexts(tokenizer),
+        label_names=found.label_names,
+        description=f"{described}, at most {max_length}",
+        **of_train,
         eval_lengths=evaluation.lengths,
         preprocessing={
             "kind": "text",
@@ -125,16 +145,31 @@ def usual_pair(text: str, *tables: Table) -> str | None:
 
 
 def read_texts(
-    tokenizer: Any, table: Table, text: str, pair: str | None, labels: Sequence[int], max_length: int
+    tokenizer: Any,
+    table: Table,
+    text: str,
+    pair: str | None,
+    labels: Sequence[int],
+    max_length: int,
+    keep: bool = False,
+    setup: Any = None,
 ) -> Texts:
-    """The texts of one or two columns, tokenized. UserError for missing texts and for lists."""
-    return Texts(
-        tokenizer,
-        _strings(table, text, "--text_column_name"),
-        None if pair is None else _strings(table, pair, "--text_pair_column_name"),
-        labels,
-        max_length,
-    )
+    """The texts of one or two columns, tokenized; with `keep` once per node, and kept in the cache.
+
+    UserError for missing texts and for lists.
+    """
+    texts = _strings(table, text, "--text_column_name")
+    pairs = None if pair is None else _strings(table, pair, "--text_pair_column_name")
+    make = partial(tokenized, tokenizer, texts, pairs, max_length, table.name)
+    if not keep:
+        return Texts(make(), labels)
+    key = {
+        "tokenizer": of_tokenizer(tokenizer),
+        "texts": of_texts(texts),
+        "pairs": None if pairs is None else of_texts(pairs),
+        "max_length": max_length,
+    }
+    return Texts(prepared("texts", key, make, setup), labels)
 
 
 def longest(tokenizer: Any) -> int:

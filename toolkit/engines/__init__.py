@@ -10,6 +10,7 @@ from torch import nn
 
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
+from toolkit.engines.recompute import checkpoint_activations
 from toolkit.engines.state import check_elementwise
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
@@ -44,7 +45,7 @@ def prepare(
         model = model_fn()
     model = _synchronised(model, setup)
     if setup.gradient_checkpointing:
-        _checkpoint_activations(model)
+        checkpoint_activations(model)
     steps_on = torch.device("cpu") if setup.offloads_optimizer else group.device(setup)
     check_elementwise(optimizer_fn, setup.deepspeed_config is not None, steps_on)
     with group.quiet(setup.verbose):
@@ -95,25 +96,3 @@ def _synchronised(model: nn.Module, setup: Setup) -> nn.Module:
     if not own and not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise UserError(fault(where, value, f"{type(model).__name__} has no BatchNorm", "leave it out"))
     return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-
-
-def _checkpoint_activations(model: nn.Module) -> None:
-    """Recompute activations in the backward pass: by the model's own switch, or around each of its layers."""
-    if callable(switch := getattr(model, "gradient_checkpointing_enable", None)):
-        switch(gradient_checkpointing_kwargs={"use_reentrant": False})
-        return
-    if not callable(getattr(model, "pipeline_layers", None)):
-        raise UserError(
-            fault(
-                "--gradient_checkpointing",
-                type(model).__name__,
-                "has neither gradient_checkpointing_enable() nor pipeline_layers()",
-                "leave the argument out, or name the model's layers in pipeline_layers()",
-            )
-        )
-    from functools import partial
-
-    from torch.utils.checkpoint import checkpoint
-
-    for layer in model.pipeline_layers():  # type: ignore[operator]
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

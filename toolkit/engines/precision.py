@@ -39,7 +39,7 @@ def _batch_norm(norm: _BatchNorm, inputs: Tensor) -> Tensor:
         norm.num_batches_tracked.add_(1)
         average = average if average is not None else 1.0 / float(norm.num_batches_tracked)
     weight, bias = (each if each is None else each.float() for each in (norm.weight, norm.bias))
-    batch_statistics = norm.training or norm.running_mean is None
+    by_batch = norm.training or norm.running_mean is None
     return nn.functional.batch_norm(
-        inputs, norm.running_mean, norm.running_var, weight, bias, batch_statistics, average or 0.0, norm.eps
+        inputs, norm.running_mean, norm.running_var, weight, bias, by_batch, average or 0.0, norm.eps
     )

