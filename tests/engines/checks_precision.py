@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import toolkit
 from toolkit.checkpoint import Checkpoint
+from toolkit.engines import scaler
 from toolkit.errors import UserError
 from toolkit.models import cnn, cross_entropy
 from toolkit.optim import optimizer_from
@@ -78,9 +79,9 @@ def overflow(strategy: str) -> dict[str, Any]:
         left["updates"].append(engine.updates)
         left["norms"].append(stats.grad_norm.item())
         left["still"].append(all(torch.equal(tensor, start[name]) for name, tensor in engine.named_state()))
-    left["kept"] = engine.kept_loss_scale()
-    engine.load_loss_scale({"cur_scale": 4.0, "cur_iter": 7, "last_overflow_iter": 2, "cur_hysteresis": 1})
-    left["restored"] = engine.kept_loss_scale()
+    left["kept"] = scaler.kept(engine.scaler)
+    scaler.restore(engine.scaler, {"cur_scale": 4.0, "cur_iter": 7, "last_overflow_iter": 2, "cur_hysteresis": 1})
+    left["restored"] = scaler.kept(engine.scaler)
     engine.close()
     return left
 

@@ -17,7 +17,7 @@ from toolkit.checkpoint.reader import find
 from toolkit.checkpoint.save import save
 from toolkit.data.sampler import Sampler
 from toolkit.data.sources import Data
-from toolkit.engines import Engine
+from toolkit.engines import Engine, scaler
 from toolkit.engines.ranks import on_rank_0
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
@@ -68,7 +68,7 @@ class Checkpoints:
             "updates": engine.updates,
             "total_steps": self.total_steps,
             "order": self.sampler.order,
-            "loss_scaler": self.engine.kept_loss_scale(),
+            "loss_scaler": scaler.kept(self.engine.scaler),
             "setup": engine.setup.as_dict(),
             "versions": versions(),
             "model": {"class": engine.model_class, "arguments": arguments},

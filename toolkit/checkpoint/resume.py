@@ -14,7 +14,7 @@ from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.randomness import set_random_state
 from toolkit.checkpoint.reader import Checkpoint, find
 from toolkit.data.sampler import Sampler
-from toolkit.engines import Engine
+from toolkit.engines import Engine, scaler
 from toolkit.engines.ranks import every_rank, on_rank_0
 from toolkit.engines.state import optimizer_kind
 from toolkit.errors import UserError, fault
@@ -104,7 +104,7 @@ def _put(engine: Engine, checkpoint: Checkpoint, sampler: Sampler | None) -> Non
         raise UserError(*lines)
     layout = engine.layout()
     engine.restore(((name, checkpoint.value(name)) for name in layout), checkpoint)
-    engine.load_loss_scale(checkpoint.about.get("loss_scaler"))
+    scaler.restore(engine.scaler, checkpoint.about.get("loss_scaler"))
     engine.updates = checkpoint.about["updates"]
     _restore_random(engine, checkpoint)
 

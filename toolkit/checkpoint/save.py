@@ -19,7 +19,7 @@ from toolkit import watch
 from toolkit.checkpoint.files import ABOUT, INDEX, MANIFEST, TensorFile, ordered, record, sync_folder, write_json
 from toolkit.checkpoint.randomness import random_state
 from toolkit.checkpoint.reader import parse
-from toolkit.engines import Engine
+from toolkit.engines import Engine, scaler
 from toolkit.engines import state as optimizer_state
 from toolkit.engines.ranks import every_rank, on_rank_0
 from toolkit.errors import UserError, fault
@@ -65,7 +65,7 @@ def save(
         return problems[0]
     files = {name: entry for written, _ in shares for name, entry in written.items()}
     about = about or {"step": engine.updates, "updates": engine.updates, "setup": engine.setup.as_dict()}
-    about = {"loss_scaler": engine.kept_loss_scale()} | about
+    about = {"loss_scaler": scaler.kept(engine.scaler)} | about
     about |= {"parameters": _parameters(engine.layout())}
     about |= {"optimizer": optimizer_state.optimizer_kind(engine.torch_optimizer)}
     writers = engine.writers()

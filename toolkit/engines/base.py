@@ -25,7 +25,6 @@ from toolkit.engines.ranks import gather_rows, on_rank_0
 from toolkit.engines.scores import scores_of
 from toolkit.engines.state import Slot, Stored, saved_buffers, share_out
 from toolkit.errors import UserError, fault
-from toolkit.launch import say
 from toolkit.setup import Setup
 
 LossFn = Callable[[Any, Tensor], Tensor]  # (outputs, targets) -> [B] per-sample losses
@@ -119,17 +118,11 @@ class Engine(ABC):
         if target is not None:
             target.copy_(tensor)
 
-    @torch.no_grad()
     def _set_masters(self) -> None:
-        """Let the fp32 masters of 16-bit weights start from the model's own weights.
-
-        DeepSpeed clones them from the rounded ones. There a small step changes nothing: weights that stand in the
-        middle of a rounding interval have to leave it first. A small BERT's loss was off by 5e-2 so, at a learning
-        rate of 3e-5.
-        """
-        for slot in self.slots() if self._exact else ():
-            slot.of(slot.tensor).copy_(self._exact[slot.name].reshape(-1)[slot.start : slot.stop])
-        self._exact = {}
+        """Let the fp32 masters of 16-bit weights start from the model's own weights."""
+        if self._exact:
+            state.set_masters(self.slots(), self._exact)
+            self._exact = {}
 
     @abstractmethod
     def _refresh_masters(self) -> None:
@@ -221,19 +214,6 @@ class Engine(ABC):
         """
         self.load_named_state(weights)
         state.restore(self.torch_optimizer, self.slots(), stored)
-
-    def kept_loss_scale(self) -> dict[str, float] | None:
-        """What a checkpoint keeps of the loss scale; None but in fp16."""
-        return scaler.kept(self.scaler) if self.scaler is not None else None
-
-    def load_loss_scale(self, state: dict[str, float] | None) -> None:
-        """Go on with the loss scale of a checkpoint; one from another precision has none."""
-        if self.scaler is None:
-            return
-        if state is None:
-            say(f"it holds no loss scale: going on with {self.scaler.cur_scale:g}")
-        else:
-            scaler.restore(self.scaler, state)
 
     @torch.no_grad()
     def load_named_state(self, tensors: Iterable[tuple[str, Tensor]]) -> None:

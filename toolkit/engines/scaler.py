@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from toolkit.launch import say
+
 # What a checkpoint keeps of a scale, under the names that DeepSpeed's scaler has too.
 KEPT = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 # Steps skipped one after another at the smallest scale, after which a run ends: the gradients themselves are at fault.
@@ -55,13 +57,15 @@ def at_floor(loss_scale: float, numbers: Mapping[str, Any]) -> bool:
     return bool(numbers["loss_scale"]) or loss_scale <= numbers["min_loss_scale"]
 
 
-def kept(scaler: Scaler) -> dict[str, float]:
-    """What a checkpoint keeps: {name: number}."""
-    return {name: getattr(scaler, name) for name in KEPT if hasattr(scaler, name)}
+def kept(scaler: Scaler | None) -> dict[str, float] | None:
+    """What a checkpoint keeps, {name: number}; None but in fp16."""
+    return None if scaler is None else {name: getattr(scaler, name) for name in KEPT if hasattr(scaler, name)}
 
 
-def restore(scaler: Scaler, state: Mapping[str, float]) -> None:
-    """Go on with a scale that a checkpoint kept."""
-    for name in KEPT:
-        if name in state and hasattr(scaler, name):
-            setattr(scaler, name, state[name])
+def restore(scaler: Scaler | None, state: Mapping[str, float] | None) -> None:
+    """Go on with the scale that a checkpoint kept; one from another precision has none."""
+    if scaler is not None and state is None:
+        say(f"it holds no loss scale: going on with {scaler.cur_scale:g}")
+    for name, value in (state or {}).items():
+        if hasattr(scaler, name):
+            setattr(scaler, name, value)

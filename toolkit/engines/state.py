@@ -176,6 +176,18 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> str:
     return type(optimizer).__name__
 
 
+@torch.no_grad()
+def set_masters(slots: Iterable[Slot], weights: Mapping[str, Tensor]) -> None:
+    """Copy whole fp32 weights into the masters of 16-bit ones.
+
+    DeepSpeed clones them from the rounded weights. There a small step changes nothing: weights that stand in the
+    middle of a rounding interval have to leave it first. A small BERT's loss was off by 5e-2 so, at a learning rate of
+    3e-5, and is by 4e-3 now.
+    """
+    for slot in slots:
+        slot.of(slot.tensor).copy_(weights[slot.name].reshape(-1)[slot.start : slot.stop])
+
+
 def share_out(sizes: Mapping[str, int], holders: Mapping[str, list[int]]) -> dict[str, int]:
     """{name: rank that writes it}: of the ranks that hold it, the one with the least to write so far; what one rank
     alone holds first, then the largest."""
