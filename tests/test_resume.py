@@ -21,6 +21,7 @@ from toolkit.compare import Case, Result, Variant, launch, measure  # noqa: E402
 SINGLE, DDP, PIPE2, PIPE3 = ("single", 1, 1), ("ddp", 2, 1), ("pipeline", 2, 2), ("pipeline", 3, 3)
 ZERO1, ZERO2, ZERO3 = ("zero1", 2, 1), ("zero2", 2, 1), ("zero3", 2, 1)
 OFF2, OFF3, REPLICAS = ("zero2_offload", 2, 1), ("zero3_offload", 2, 1), ("pipeline_dp", 4, 2)
+OFFLOADED = {OFF2, OFF3}
 ALONE2, ALONE3 = ("zero2", 1, 1), ("zero3", 1, 1)
 # Each setup once as writer and once as reader, and the pairs that the libraries themselves cannot do.
 CNN_PAIRS = [
@@ -88,8 +89,8 @@ def test_a_checkpoint_of_any_setup_goes_on_in_any_other(trained: Any, name: str,
     result = trained[0][name, pair]
     assert len(result.grad_norms) == STEPS - SAVED_AT == 10
     assert result.learning_rates_equal
-    # Measured over the whole matrix: 2.0e-7, 5.4e-6, 8.6e-6.
-    assert result.loss <= 5e-7
+    # Measured over the whole matrix: 2.0e-7, 5.4e-6, 8.6e-6; with DeepSpeedCPUAdam on a side the loss 9e-7.
+    assert result.loss <= (2e-6 if OFFLOADED & set(pair) else 5e-7)
     assert result.weights <= 2e-5
     assert result.parameter <= 5e-5
 

@@ -67,6 +67,9 @@ def quiet_libraries(verbose: bool) -> None:
 
 
 def _end_user_error(error: UserError) -> NoReturn:
+    monitor = sys.modules.get("toolkit.monitor")
+    if monitor is not None and _rank() == 0:
+        monitor.record_end(error.lines[0])  # where a run has begun
     watch = _watch()
     if watch is not None and watch.current is not None:
         watch.current.fail(error)

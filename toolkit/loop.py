@@ -13,7 +13,7 @@ from toolkit.checkpoint.resume import resume
 from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.engines import Engine
-from toolkit.engines.ranks import on_rank_0
+from toolkit.engines.ranks import every_rank, on_rank_0
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.monitor import Monitor
@@ -104,12 +104,21 @@ def _steps(train: TrainLoader, at: Position, last_step: int) -> Iterator[Iterato
             yield batches
 
 
+def _check_same_rows(name: str, count: int) -> None:
+    """Hosts with files of their own may differ; ranks that number their rows differently train on other batches."""
+    counts = every_rank(count)
+    if len(set(counts)) > 1:
+        told = ", ".join(f"rank {rank} {number:,}" for rank, number in enumerate(counts))
+        raise UserError(fault(f"data.{name}", told, "rows differ", "give every host the same files"))
+
+
 def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, EvalLoader | None]:
     """This rank's share of the training and evaluation sets."""
     setup = engine.setup
     for name, rows in (("train", data.train), ("evaluation", data.evaluation)):
         if rows is not None and len(rows) == 0:
             raise UserError(fault(f"data.{name}", 0, "has no rows", "give it some, or None for no evaluation"))
+        _check_same_rows(name, 0 if rows is None else len(rows))
     if setup.train_batch_size > len(data.train):
         say(f"train_batch_size {setup.train_batch_size} is more than the {len(data.train)} rows: the rest is padding")
     sampler = data.sampler(

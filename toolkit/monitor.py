@@ -84,6 +84,8 @@ class Monitor:
         stop.close_()
         if error is None:
             self._finish()
+        elif isinstance(error, UserError):  # the same on every rank, and what led to it is worth reading
+            self.flush()
 
     def begin(self, step: int) -> None:
         """An optimizer step is about to start."""
@@ -214,7 +216,9 @@ class Monitor:
         numbers = {name: value for name, value in sorted(self.scores.items()) if isinstance(value, float)}
         scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         seconds, how = time.time() - self._began, f"{cause['message']}: " if cause else "done: "
-        say(f"{how}{scores or 'no evaluation'} after {self.steps} steps in {seconds:.1f} s, in {self.output_dir}")
+        skipped = self.steps - self.engine.updates
+        told = f", skipped {skipped} of {self.steps} steps for fp16 overflow," if skipped else ""
+        say(f"{how}{scores or 'no evaluation'} after {self.steps} steps{told} in {seconds:.1f} s, in {self.output_dir}")
 
 
 def _not_finite(value: Any) -> bool:

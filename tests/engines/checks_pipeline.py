@@ -133,6 +133,24 @@ def ranges(strategy: str) -> dict[str, Any]:
     return left
 
 
+def frozen(strategy: str) -> dict[str, Any]:
+    """The first three of five layers are frozen (F38): cut by what trains, both stages train."""
+
+    def model_fn() -> nn.Module:
+        model = Chain(*(nn.Linear(4, 4) for _ in range(5)))
+        for layer in list(model)[:3]:
+            layer.requires_grad_(False)
+        return model
+
+    values: dict[str, Any] = {"train_batch_size": 4, "partition": "parameters"}
+    engine = prepare(strategy, model_fn, cross_entropy, **values)
+    rows = [(torch.randn(4, generator=torch.Generator().manual_seed(n)), n % 4) for n in range(8)]
+    lost = small.losses(engine, train_loader(engine, rows), 4)
+    left = {"losses": lost, "weights": weights(engine), "layers": engine.obtained.get("layers")}
+    engine.close()
+    return left
+
+
 def refused(strategy: str) -> dict[str, Any]:
     """Cuts that no stage can train."""
 
@@ -143,10 +161,12 @@ def refused(strategy: str) -> dict[str, Any]:
     cases: dict[str, tuple[nn.Module, str]] = {
         "one layer": (Chain(nn.Linear(4, 2)), "parameters"),
         "no layers named": (nn.Linear(4, 2), "parameters"),
+        "frozen stage": (small.identity(3), "uniform"),
         "stage without parameters": (Chain(nn.Linear(4, 2), nn.Linear(2, 2), nn.Tanh(), nn.Tanh()), "uniform"),
         "parameter left out": (Forgets(*(nn.Linear(2, 2) for _ in range(3))), "uniform"),
         "no such type": (Chain(nn.Linear(4, 2), nn.Linear(2, 2)), "type:nosuch"),
     }
+    cases["frozen stage"][0][0].requires_grad_(False)  # type: ignore[index]
     left: dict[str, Any] = {}
     for name, (model, partition) in cases.items():
         try:
@@ -170,6 +190,7 @@ CHECKS = {
     "mask_types": (mask_types, BOTH),
     "tied": (tied, BOTH),
     "ranges": (ranges, PIPELINE),
+    "frozen": (frozen, BOTH),
     "refused": (refused, PIPELINE),
     "timeouts": (timeouts, PIPELINE),
 }

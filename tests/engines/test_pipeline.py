@@ -49,10 +49,20 @@ def test_five_layers_on_two_stages_each_stand_once(got, partition):
         assert sorted(map(len, held)) == [2, 3]
 
 
+def test_frozen_layers_do_not_count_where_a_pipeline_is_cut(got):
+    (single,) = got("frozen", "single x1")
+    for rank in got("frozen", "pipeline x2"):
+        assert rank["layers"] == ["0-3", "4-4"]
+        assert rank["losses"] == pytest.approx(single["losses"], rel=1e-6)  # measured: 0
+        for name, values in single["weights"].items():
+            assert rank["weights"][name] == pytest.approx(values, abs=1e-6)
+
+
 REFUSED = {
+    "frozen stage": "Setup.build: 'uniform': stage 0 (layers 0-0: Linear 0) has no parameter to train; cut by",
     "one layer": "Setup.build: 2: Chain has 1 layers, fewer than stages; use fewer stages",
     "no layers named": "model: 'Linear': has no pipeline_layers() method",
-    "stage without parameters": "Setup.build: 'uniform': stage 1 (layers 2-3) has no parameter to train",
+    "stage without parameters": "Setup.build: 'uniform': stage 1 (layers 2-3: Tanh, Tanh) has no parameter to train",
     "parameter left out": "model: 'Forgets': pipeline_layers() leaves out 2.weight, 2.bias",
     "no such type": "Setup.build: 'type:nosuch': no layer's class matches",
 }

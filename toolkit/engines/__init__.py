@@ -85,7 +85,7 @@ def _synchronised(model: nn.Module, setup: Setup) -> nn.Module:
     if not (setup.sync_batch_norm or own):
         return model
     where, value = ("--sync_batch_norm", True) if setup.sync_batch_norm else ("model", "SyncBatchNorm")
-    remedy = "use BatchNorm of each rank's own samples, or --norm group"
+    remedy = "use BatchNorm of each rank's own samples, or a norm of single samples"
     if group.on_cpu(setup):
         raise UserError(fault(where, value, "SyncBatchNorm runs on GPUs alone, and these ranks use the CPU", remedy))
     if setup.stages > 1:

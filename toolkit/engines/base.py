@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from toolkit.data.batch import Batch
-from toolkit.engines import group, scaler, state
+from toolkit.engines import group, host_adam, scaler, state
 from toolkit.engines.batches import Batches, logits_of
 from toolkit.engines.first_step import FirstStep, check_ranks_agree
 from toolkit.engines.precision import check_fp32, keep_batch_norm_exact
@@ -81,7 +81,7 @@ class Engine(ABC):
                     "train_batch_size",
                     setup.train_batch_size,
                     f"needs {setup.padding_rows} padding rows a step, which would enter BatchNorm's statistics",
-                    "choose a batch that divides by ranks and micro-batches, or --norm group",
+                    "choose a batch that divides by ranks and micro-batches, or a norm of single samples",
                 )
             )
 
@@ -214,6 +214,7 @@ class Engine(ABC):
         """
         self.load_named_state(weights)
         state.restore(self.torch_optimizer, self.slots(), stored)
+        host_adam.go_on(self.torch_optimizer)
 
     @torch.no_grad()
     def load_named_state(self, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,11 +42,12 @@ class PipelineEngine(Engine):
             # Sequence lengths change from micro-batch to micro-batch; without this gloo aborts the process.
             dynamic_shape=True,
         )
+        titles = [_title(layer, self._parameters) for layer in layers]
         # The module's list would keep the other stages' layers alive.
         module._layer_specs = [None] * len(layers)
         own = {id(parameter) for parameter in module.parameters()}
         mine = {name: p for name, p in self._parameters.items() if id(p) in own}
-        optimizer = _stage_optimizer(optimizer_fn, mine, module, setup)
+        optimizer = _stage_optimizer(optimizer_fn, mine, module, setup, titles)
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=optimizer, config=dict(setup.deepspeed_config or {})
         )
@@ -229,20 +231,28 @@ def _layers(model: nn.Module, setup: Setup) -> list[nn.Module]:
     return layers
 
 
+def _title(layer: nn.Module, parameters: dict[str, nn.Parameter]) -> str:
+    """A layer's class, and what the names of its parameters have in common."""
+    own = {id(parameter) for parameter in layer.parameters()}
+    shared = os.path.commonprefix([name for name, parameter in parameters.items() if id(parameter) in own])
+    return f"{type(layer).__name__} {shared.rpartition('.')[0]}".rstrip()
+
+
 def _stage_optimizer(
-    optimizer_fn: OptimizerFn, mine: dict[str, nn.Parameter], module: PipelineModule, setup: Setup
+    optimizer_fn: OptimizerFn, mine: dict[str, nn.Parameter], module: PipelineModule, setup: Setup, titles: list[str]
 ) -> torch.optim.Optimizer:
     """An optimizer over this stage's parameters; a stage that trains none is refused on every rank alike."""
     trains = every_rank(sum(p.requires_grad for p in mine.values()))
     idle = [module._grid._topo.get_coord(rank).pipe for rank, count in enumerate(trains) if count == 0]
     if idle:
-        ranges = [f"{module.parts[s]}-{module.parts[s + 1] - 1}" for s in range(setup.stages)]
+        first, stop = module.parts[idle[0]], module.parts[idle[0] + 1]
+        held = ", ".join(titles[first:stop])
         raise UserError(
             fault(
                 setup.origins.get("partition", "pipeline.partition"),
                 setup.partition,
-                f"stage {idle[0]} (layers {ranges[idle[0]]}) has no parameter to train",
-                "cut by another partition method, or use fewer stages",
+                f"stage {idle[0]} (layers {first}-{stop - 1}: {held}) has no parameter to train",
+                'cut by "parameters", which counts those that train, or use fewer stages',
             )
         )
     return optimizer_fn(parameter_groups(mine.items()))

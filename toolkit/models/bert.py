@@ -51,7 +51,7 @@ def load_tokenizer(model_name_or_path: str | None) -> Any:
 
     where = _checked(model_name_or_path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise not_loaded(where, error) from error
     if tokenizer.pad_token_id is None:
@@ -88,7 +88,10 @@ def load_bert(
         if dropout is not None:
             set_dropout(config, dropout, where)
         # fp32 whatever the file has: transformers 5 loads in the file's own dtype, and precision is the setup's matter.
-        model = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=torch.float32)
+        # Weights that are pickled may run code: safetensors alone.
+        model = AutoModelForSequenceClassification.from_pretrained(
+            where, config=config, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise not_loaded(where, error) from error
     except RuntimeError as error:
