@@ -1,7 +1,7 @@
 """Saved under each setup, resumed under each other one, with another micro-batch and accumulation: the next 10 losses
 and the weights against the uninterrupted run.
 
-    python tests/engines/resume_matrix.py [--model cnn bert] [--optimizer adamw sgd]
+    python tests/engines/resume_matrix.py [--model cnn bert] [--optimizer adamw sgd] [--mixed_precision no bf16 fp16]
 
 Prints the whole table; exits 1 where a pair is outside parity's bounds. Takes 9 minutes on 2 cores.
 """
@@ -13,7 +13,9 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from toolkit.compare import Case, Result, Variant, launch, measure
 
@@ -58,17 +60,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=("cnn", "bert"), default=["cnn", "bert"])
     parser.add_argument("--optimizer", nargs="+", choices=("adamw", "sgd"), default=["adamw"])
+    parser.add_argument("--mixed_precision", nargs="+", choices=("no", "bf16", "fp16"), default=["no"])
     chosen = parser.parse_args()
     bad = 0
     for model in chosen.model:
-        for optimizer in chosen.optimizer:
-            variant = Variant(model, optimizer, steps=STEPS, max_grad_norm=0.5)
+        for optimizer, precision in product(chosen.optimizer, chosen.mixed_precision):
+            # 16-bit weights, but in one process and DDP: a pair is of two formats then.
+            kind: dict[str, Any] = {"mixed_precision": precision, "section": precision != "no"}
+            variant = Variant(model, optimizer, steps=STEPS, max_grad_norm=0.5, **kind)
             with tempfile.TemporaryDirectory() as temporary:
                 results = resume(variant, ALL, Path(temporary))
             for (writer, reader), result in results.items():
                 bad += not result.same
                 print(
-                    f"{model:5} {optimizer:6} {writer[0]:>9} x{writer[1]} -> {reader[0]:>9} x{reader[1]}"
+                    f"{model:5} {optimizer:6} {precision:4} {writer[0]:>13} x{writer[1]} -> "
+                    f"{reader[0]:>13} x{reader[1]}"
                     f"  loss {result.loss:.1e}  weights {result.weights:.1e}  worst {result.parameter:.1e}"
                     f"  {'same' if result.same else 'DIFFERS'}",
                     flush=True,

@@ -55,22 +55,22 @@ class Engine(ABC):
 
     def __init__(self, setup: Setup, model: nn.Module, loss_fn: LossFn) -> None:
         check_fp32(model)
-        if setup.weight_dtype != "float32":
+        if cast := setup.weight_dtype != "float32":
             keep_batch_norm_exact(model)
         self.setup = setup
         self.updates = 0  # optimizer steps applied
-        self._first_step: FirstStep | None = FirstStep(model, group.device(setup))
         self._stuck = 0  # steps skipped one after another at the smallest loss scale
+        self._first_step: FirstStep | None = FirstStep(model, group.device(setup))
         self.model_class, self.model_config = type(model).__name__, getattr(model, "config", None)
         self.model_arguments = getattr(model, "arguments", None)
         self._loss_fn = loss_fn
         # A shared tensor stands once, under the first of its names, as in a state dict without duplicates.
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         held = getattr(torch, setup.weight_dtype)  # DeepSpeed casts frozen ones too
-        self._dtypes = {name: held if p.is_floating_point() else p.dtype for name, p in model.named_parameters()}
+        self._dtypes = {n: held if cast and p.is_floating_point() else p.dtype for n, p in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
         # DeepSpeed gives a cast parameter new storage: these keep the old one until `_set_masters`.
-        self._exact = {name: p.detach() for name, p in self._parameters.items()} if held != torch.float32 else {}
+        self._exact = {name: p.detach() for name, p in self._parameters.items()} if cast else {}
         self._trained = {name for name, parameter in self._parameters.items() if parameter.requires_grad}
         self._buffers = dict(saved_buffers(model))
         # Whether a row's result depends on the other rows of its micro-batch.
