@@ -112,10 +112,13 @@ def test_a_loss_that_is_not_finite_is_null_and_said_once(run: Run, capfd: pytest
     assert capfd.readouterr().err.count("not finite at step 1") == 1
 
 
-@pytest.mark.parametrize("value, kept", [(torch.tensor(0.5), 0.5), (1, 1.0), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])])
+@pytest.mark.parametrize(
+    "value, kept", [(torch.tensor(0.5), 0.5), (1, 1.0), (float("nan"), None), ([[1, 2]], [[1, 2]])]
+)
 def test_what_a_metric_returns_is_kept(run: Run, value: Any, kept: Any) -> None:
     folder = run("--max_train_steps", "1", metrics=[Metric({"score": value})])
     assert json.loads((folder / "summary.json").read_text())["metrics"]["score"] == kept
+    assert rows_of(folder)[-1]["eval_score"] == kept
 
 
 @pytest.mark.parametrize("value", [None, {"score": "good"}, 0.5])
@@ -130,6 +133,15 @@ def test_a_metric_without_numbers_by_name_is_refused_after_the_weights_are_kept(
 def test_an_empty_evaluation_set_is_refused(run: Run) -> None:
     with pytest.raises(UserError, match="data.evaluation: 0: has no rows"):
         run(held_out=0)
+
+
+def test_fewer_rows_than_a_global_batch_are_one_padded_batch_but_for_batch_norm(run: Run) -> None:
+    with pytest.raises(UserError) as caught:
+        run(model=lambda: nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), rows=6)
+    reason = "one global batch is more than the 6 training samples, and an incomplete one is dropped"
+    assert caught.value.lines == (f"--train_batch_size: 8: {reason}; give at most 6",)
+    steps = [row for row in rows_of(run("--max_train_steps", "2", rows=6)) if "loss" in row]
+    assert [(row["samples"], row["epoch"]) for row in steps] == [(6, 0), (12, 1)]
 
 
 def test_what_never_takes_effect_is_said(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ from toolkit.data.images import image_data
 from toolkit.data.text import text_data
 from toolkit.errors import UserError
 from toolkit.export import export, verify
+from toolkit.models.bert import random_bert
+from toolkit.models.cnn import CNN
 from toolkit.models.vision import load_processor, load_vision
 from toolkit.predict import check_output, predict, write
 
@@ -90,6 +92,34 @@ def test_texts_get_what_the_model_gives_them_in_their_order(
     torch.testing.assert_close(found.probabilities, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [".csv", ".txt"])
+def test_an_encoding_and_rows_that_are_cut(
+    bert: Path, tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["a b é", "a b c d " * 3, "film"]
+    file = file_of(tmp_path, kind, {"text": texts})
+    Path(file).write_bytes(Path(file).read_text().encode("latin-1"))
+    with pytest.raises(UserError, match=r"line . is not UTF-8 \(byte 0xe9\); save the file as UTF-8, or give its"):
+        predict(bert, file)
+    found = predict(bert, file, encoding="latin-1")
+    torch.testing.assert_close(found.probabilities, by_hand(texts), rtol=1e-5, atol=1e-6)
+    assert f"oneloop: {file}: 1 of 3 rows are cut after 10 tokens\n" in capfd.readouterr().err
+    parquet = file_of(tmp_path, ".parquet", {"text": texts})
+    with pytest.raises(UserError, match="--encoding: 'latin-1': .* is not read from text files; leave it out"):
+        predict(bert, parquet, encoding="latin-1")
+
+
+def test_a_classifier_of_one_class_gives_it(tmp_path: Path) -> None:
+    data = {"label_names": ["only"]}
+    cnn = written.write(tmp_path / "step-000001", CNN(1, (8, 6), 1), data={**written.IMAGE, **data})
+    picture(tmp_path / "a.png", 0)
+    model = random_bert(1, vocab_size=len(written.WORDS), max_position_embeddings=16)
+    model.config.problem_type = None  # as load_bert makes it
+    bert = written.write(tmp_path / "step-000002", model, data={**written.TEXT, **data})
+    for found in (predict(cnn, str(tmp_path / "a.png")), predict(bert, file_of(tmp_path, ".txt", {"text": ["a"]}))):
+        assert (found.label_names, found.classes.tolist(), found.probabilities.tolist()) == (["only"], [0], [[1.0]])
+
+
 @pytest.mark.parametrize("what", ["checkpoint", "export", "from_pretrained", "bf16"])
 def test_every_kind_of_model(bert: Path, tmp_path: Path, what: str) -> None:
     folder = tmp_path / "model"
@@ -139,6 +169,7 @@ def test_images_as_folder_file_and_column(cnn: Path, tmp_path: Path, capfd: pyte
     names = ["b/10.png", "a.png", "b/9.png", "c.PNG"]
     pixels = {name: picture(tmp_path / "images" / name, number) for number, name in enumerate(names)}
     (tmp_path / "images" / "notes.md").write_text("no image")
+    picture(tmp_path / "images" / ".cache" / "1.png", seed=9)  # as the system leaves them
     with torch.inference_mode():
         logits = written.cnn()(torch.from_numpy(np.stack([pixels[name] for name in sorted(names)]))[:, None])
     assert len(set(logits.argmax(1).tolist())) > 1
@@ -160,7 +191,8 @@ def test_images_as_folder_file_and_column(cnn: Path, tmp_path: Path, capfd: pyte
 def arguments(**typed: Any) -> Namespace:
     names = (
         "dataset_name dataset_config_name train_file validation_file text_column_name text_pair_column_name image_size "
-        "image_column_name label_column_name max_train_samples max_eval_samples max_length on_bad_sample streaming"
+        "image_column_name label_column_name max_train_samples max_eval_samples max_length on_bad_sample streaming "
+        "encoding"
     )
     return Namespace(**{**dict.fromkeys(names.split()), "seed": 0, **typed})
 
@@ -314,7 +346,7 @@ def test_a_mistake_in_the_file_is_one_line_with_file_and_row(bert: Path, cnn: Pa
         (bert, "uneven.csv", "FILE: '{}': line 2: not the 1 fields"),
         (bert, "none.csv", "FILE: '{}': no such file (working folder "),
         (bert, "wide.png", "FILE: '{}': unknown kind of file; use one of .csv, .tsv, .json, .jsonl, .parquet, .txt"),
-        (bert, "images", "FILE: '{}': unknown kind of file"),
+        (bert, "images", "FILE: '{}': is a folder; give the path of a file"),
         (cnn, "images", "--image_column_name: 'file': {}, row 2 ({}/2.png): not a readable image: "),
         (cnn, "images.csv", "--image_column_name: 'image': {}, line 3 ("),
         (cnn, "other.csv", "--image_column_name: 'image': no such column in {}, which has: sentence, label"),

@@ -53,6 +53,7 @@ OBTAINED = {
         "BertForSequenceClassification",
     ),
     "python scripts/train_cnn.py --width 0.5 --max_train_steps 3": SINGLE_CNN,
+    "python scripts/train_cnn.py --mixed_precision bf16 --max_train_steps 3": SINGLE_CNN,
     "python scripts/train_cnn.py --optimizer sgd --learning_rate 0.05 --lr_scheduler_type cosine "
     "--num_warmup_steps 10 --max_train_steps 3": SINGLE_CNN,
     "python scripts/train_bert.py --help": None,
@@ -63,8 +64,8 @@ OBTAINED = {
         "pipeline",
         "PipelineEngine",
     ),
-    "accelerate launch --config_file accelerate_configs/pipeline_dp.yaml scripts/train_cnn.py --max_train_steps 3": (
-        "pipeline_dp",
+    "accelerate launch --config_file accelerate_configs/pipeline3.yaml scripts/train_cnn.py --max_train_steps 3": (
+        "pipeline",
         "PipelineEngine",
     ),
     "python scripts/train_cnn.py --learning_rate -1 --train_batchsize 64": None,
@@ -171,6 +172,7 @@ def test_a_command_does_what_it_says(command: str, newcomer: Path) -> None:
     assert summary["error"] is None
     assert len(losses) == summary["steps"] == summary["updates"]
     assert "--max_train_steps" not in command or len(losses) == 3
+    assert (summary["obtained"]["autocast_dtype"] == "bfloat16") == ("bf16" in command)
     assert summary["metrics"]["accuracy"] >= ACCURACY.get(command, 0.0)
     assert "oneloop: done: " in done.stderr
 

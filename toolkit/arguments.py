@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolkit.errors import UserError, fault
-from toolkit.kinds import Kind, one_of, path, real, steps_or_epoch, switch, whole
+from toolkit.kinds import Kind, encoding, one_of, path, real, steps_or_epoch, switch, whole
 from toolkit.setup.dsjson import nearest
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
@@ -15,10 +15,11 @@ from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the script's own where left out"),
     ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
-    ("data", "dataset_name", str, None, "a data set of the hub, or a folder of that form; else the embedded sample"),
+    ("data", "dataset_name", str, None, "of the hub, or a folder of that form or of class folders; else the sample"),
     ("data", "dataset_config_name", str, None, "a configuration of it"),
     ("data", "train_file", str, None, "local csv, tsv, json, jsonl or parquet file"),
     ("data", "validation_file", str, None, "local file to evaluate on"),
+    ("data", "encoding", encoding, None, "of local text files, such as latin-1; utf-8 where left out"),
     ("data", "text_column_name", str, None, "column of the text"),
     ("data", "text_pair_column_name", str, None, "column of the second text of a pair"),
     ("data", "image_column_name", str, None, "column of the image"),

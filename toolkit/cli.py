@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit import compare
+from toolkit import compare, kinds
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import quiet_libraries
 from toolkit.version import __version__
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--output", metavar="FILE", help="a new .csv or .jsonl; csv to stdout where left out")
     for kind in ("text", "text_pair", "image"):
         predict.add_argument(f"--{kind}_column_name", metavar="NAME", help="training's own where left out")
+    predict.add_argument("--encoding", type=_encoding, metavar="NAME", help="of a text file; utf-8 where left out")
     predict.set_defaults(run=_predict)
 
     brought = commands.add_parser("import", help="make a checkpoint of one that Accelerate or DeepSpeed wrote")
@@ -135,6 +136,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         text_column_name=arguments.text_column_name,
         text_pair_column_name=arguments.text_pair_column_name,
         image_column_name=arguments.image_column_name,
+        encoding=arguments.encoding,
     )
     predict.write(predictions, arguments.output)
     return 0
@@ -155,6 +157,13 @@ def _text(text: str) -> str:
 
 def _path(text: str) -> Path:
     return Path(_text(text))
+
+
+def _encoding(text: str) -> str:
+    try:
+        return kinds.encoding(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def _at_least_1(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -70,6 +71,17 @@ def path(text: str) -> str:
     """A path that is not empty: the empty one is the working folder."""
     if not text:
         raise ValueError("expected a path")
+    return text
+
+
+def encoding(text: str) -> str:
+    """The name of an encoding of text that Python knows."""
+    try:
+        known = codecs.lookup(text)._is_text_encoding  # of "hex" and its like it is False
+    except LookupError:
+        known = False
+    if not known:
+        raise ValueError("unknown encoding, expected utf-8, latin-1, cp1252, utf-16 or another that Python knows")
     return text
 
 

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from toolkit.data.columns import choose_columns
+from toolkit.data.folders import IMAGES, files_in
 from toolkit.data.images import IMAGE_COLUMNS
 from toolkit.data.loader import Collate, EvalLoader, Rows
 from toolkit.data.pictures import NOTES, Form, Images, stack_images, tell
-from toolkit.data.readers import KINDS, Table, read_file
+from toolkit.data.readers import KINDS, Table, check_encoding, read_file
 from toolkit.data.text import TEXT_COLUMNS, PadTexts, read_texts, usual_pair
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.trained import Model, load
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 OUTPUTS = (".csv", ".jsonl")
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
 
@@ -66,6 +66,7 @@ def predict(
     text_column_name: str | None = None,
     text_pair_column_name: str | None = None,
     image_column_name: str | None = None,
+    encoding: str | None = None,
 ) -> Predictions:
     """Classify the rows of a file, or the images of a folder, each once.
 
@@ -75,6 +76,7 @@ def predict(
         file: csv, tsv, json, jsonl or parquet; for texts also txt, a text a line; for images also an image or a
             folder of them, in the order of their paths.
         text_column_name, text_pair_column_name, image_column_name: training's own where left out.
+        encoding: of a text file; UTF-8 where left out.
 
     Raises:
         UserError: the model or the file cannot be used, or the model gives no numbers; one line says what and where.
@@ -86,7 +88,8 @@ def predict(
         if asked[name] is not None:
             reason = f"{model} classifies {kind}s"
             raise UserError(fault(f"--{name}_column_name", asked[name], reason, "leave it out"))
-    rows, collate, lengths, table, files = (_texts if kind == "text" else _images)(loaded, file, asked)
+    check_encoding(encoding, [file], file)
+    rows, collate, lengths, table, files = (_texts if kind == "text" else _images)(loaded, file, asked, encoding)
     loader = EvalLoader(rows, collate, batch_size=min(batch_size, len(rows)), rank=0, size=1, lengths=lengths)
     logits = torch.empty(len(rows), len(loaded.label_names))
     with torch.inference_mode():
@@ -145,8 +148,8 @@ def check_output(output: str | None) -> None:
 Prepared = tuple[Rows, Collate, Sequence[int] | None, Table, list[str] | None]
 
 
-def _texts(model: Model, file: str, asked: dict[str, str | None]) -> Prepared:
-    table = read_file(file, "FILE", (*KINDS, ".txt"))
+def _texts(model: Model, file: str, asked: dict[str, str | None], encoding: str | None) -> Prepared:
+    table = read_file(file, "FILE", (*KINDS, ".txt"), encoding)
     given = model.preprocessing
     text = asked["text"] or given["text_column_name"]
     pair = asked["text_pair"] or given["text_pair_column_name"]
@@ -161,14 +164,16 @@ def _texts(model: Model, file: str, asked: dict[str, str | None]) -> Prepared:
     if text is None and pair is None:
         pair = usual_pair(chosen[0], table)
     texts = read_texts(model.tokenizer, table, chosen[0], pair, [0] * len(table), given["max_length"])
+    if texts.cut:
+        say(f"{file}: {texts.cut:,} of {len(texts):,} rows are cut after {given['max_length']} tokens")
     return texts, PadTexts(model.tokenizer), texts.lengths, table, None
 
 
-def _images(model: Model, file: str, asked: dict[str, str | None]) -> Prepared:
+def _images(model: Model, file: str, asked: dict[str, str | None], encoding: str | None) -> Prepared:
     given = model.preprocessing
     path, files = Path(file), None
     if path.is_dir():
-        inside = sorted(each for each in path.rglob("[!.]*") if each.is_file())
+        inside = sorted(map(Path, files_in(path)))
         files = [str(each.relative_to(path)) for each in inside if each.suffix.lower() in IMAGES]
         if not files:
             raise UserError(fault("FILE", file, "no images in this folder", f"use one of {', '.join(IMAGES)}"))
@@ -181,7 +186,7 @@ def _images(model: Model, file: str, asked: dict[str, str | None]) -> Prepared:
         files = [file]
         table, column = Table(file, {"file": files}), "file"
     else:
-        table = read_file(file, "FILE", (*KINDS, *IMAGES))
+        table = read_file(file, "FILE", (*KINDS, *IMAGES), encoding)
         wanted = (asked["image"] or given["image_column_name"], IMAGE_COLUMNS)
         [column] = choose_columns(table, table, {"--image_column_name": wanted})
     form = Form(

@@ -93,7 +93,7 @@ def _pretrained(folder: Path, data: dict[str, Any]) -> Model:
     try:
         config = AutoConfig.from_pretrained(folder, **GIVEN)
         kind, loads = classifier_of(config)
-        _check_config(folder, config, kind)
+        _check_config(folder, config, kind, one_will_do=len(data.get("label_names") or ()) == 1)
         module, report = loads.from_pretrained(
             folder,
             config=config,
@@ -173,12 +173,12 @@ def classifier_of(config: Any) -> tuple[str, Any]:
     return "text", AutoModelForSequenceClassification
 
 
-def _check_config(folder: Path, config: Any, kind: str) -> None:
+def _check_config(folder: Path, config: Any, kind: str, one_will_do: bool) -> None:
     kinds = config.architectures or ()
     wanted = "ImageClassification" if kind == "image" else "SequenceClassification"
     if kinds and not any(wanted in each for each in kinds):
         raise UserError(fault("MODEL", str(folder), f"a {kinds[0]} is no {kind} classifier", "train it as one first"))
-    if config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"):
+    if config.num_labels < 2 - one_will_do or config.problem_type not in (None, "single_label_classification"):
         reason = "gives numbers or several labels a row, not one of two or more classes"
         raise UserError(fault("MODEL", str(folder), reason, "give a classifier with one label a row"))
 

@@ -1,4 +1,5 @@
 import json
+import pickle
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ def written(folder: Path, name: str, content: str | bytes) -> str:
             {"text": ["", "", "NA", "null", "None", "007", "true"], "label": ["1", "0", "1", "0", "1", "0", "1"]},
             [2, 3, 4, 5, 6, 7, 8],
         ),
+        ("old.csv", "text,label\ra,1\rb,0\r", {"text": ["a", "b"], "label": ["1", "0"]}, [2, 3]),
         ("bom.csv", b"\xef\xbb\xbftext,label\r\na,1\r\n\r\nb,0\r\n", {"text": ["a", "b"], "label": ["1", "0"]}, [2, 4]),
         ("quoted.csv", 'text,label\n"a, ""b""\nc",1\nd,0\n', {"text": ['a, "b"\nc', "d"], "label": ["1", "0"]}, [2, 4]),
         ("tabs.tsv", "text\tlabel\na, b\t1\n", {"text": ["a, b"], "label": ["1"]}, [2]),
@@ -57,7 +59,7 @@ def test_files_are_read_as_they_are(
         (
             "latin.csv",
             "text,label\na,1\ncaf\xe9,0\n".encode("latin-1"),
-            "line 3 is not UTF-8 (byte 0xe9); save the file",
+            "line 3 is not UTF-8 (byte 0xe9); save the file as UTF-8, or give its --encoding",
         ),
         ("utf16.csv", "text,label\na,1\n".encode("utf-16"), "line 1 is not UTF-8 (byte 0xff)"),
         ("header.csv", "text,label\n", "has no rows"),
@@ -68,6 +70,8 @@ def test_files_are_read_as_they_are(
         ("bad.jsonl", '{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
         ("list.jsonl", '{"text": "a"}\n[1]\n', "line 2: not an object with column names"),
         ("bad.json", '[{"text": "a"},]', "is not JSON"),
+        ("twice.jsonl", '{"text": "a"}\n{"text": "b", "text": "c"}\n', "line 2 is not JSON: 'text' stands twice"),
+        ("twice.json", '[{"text": "b", "text": "c"}]', "is not JSON: 'text' stands twice in one object"),
         ("bad.parquet", "PAR1 no", "is not a Parquet file"),
         ("rows.xlsx", "", "unknown kind of file; use one of .csv, .tsv, .json, .jsonl, .parquet"),
     ],
@@ -78,6 +82,37 @@ def test_an_unreadable_file_is_told_with_its_line(tmp_path: Path, name: str, con
         read_file(path, "--train_file")
     assert caught.value.lines[0].startswith(f"--train_file: {path!r}: ")
     assert told in caught.value.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "told"),
+    [
+        ("cp1252", b"text\na\n\x81\n", "line 3 is not cp1252 (byte 0x81); give another --encoding"),
+        ("ascii", b"text\n\xe9\n", "line 2 is not ascii (byte 0xe9); give another --encoding"),
+        ("utf-16", "text\na\n".encode("utf-16") + b"b", "line 3 is not utf-16 (byte 0x62); give another --encoding"),
+        ("punycode", b"text\n-!\n", "line 1 is not punycode (byte 0x74); give another --encoding"),
+    ],
+)
+def test_bytes_that_are_not_in_the_encoding_are_named_by_line(
+    tmp_path: Path, encoding: str, content: bytes, told: str
+) -> None:
+    path = written(tmp_path, "rows.csv", content)
+    with pytest.raises(UserError) as caught:
+        read_file(path, "--train_file", encoding=encoding)
+    assert caught.value.lines == (f"--train_file: {path!r}: {told}",)
+
+
+def test_numbers_of_json_know_how_they_are_written(tmp_path: Path) -> None:
+    """They are numbers all the same; inside lists, as an image's, they need not know it."""
+    numbers = ["1e5", "1.0", "1.10", "-0.0", "1E-2", "Infinity"]
+    rows = [f'{{"a": {number}, "b": [1e5]}}' for number in numbers]
+    for name, content in (("a.jsonl", "\n".join(rows)), ("a.json", f"[{','.join(rows)}]")):
+        table = read_file(written(tmp_path, name, content), "--train_file")
+        assert [str(value) for value in table.values("a")] == numbers
+        assert table.values("a") == [float(number) for number in numbers]
+        assert pickle.loads(pickle.dumps(table.values("a")[0])).text == "1e5"
+    plain = read_file(written(tmp_path, "a.jsonl", '{"a": 1, "b": [1e5]}'), "--train_file")
+    assert type(plain.values("b")[0][0]) is float
 
 
 def test_an_absent_file_and_a_folder(tmp_path: Path) -> None:

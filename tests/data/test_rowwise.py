@@ -74,7 +74,7 @@ def test_rows_from_elsewhere_are_named_by_their_position() -> None:
         ("a.csv", b"a, a\n1,2\n", "column names stand twice: a"),
         ("a.csv", b"a\n\xe4\n", "line 2 is not UTF-8 (byte 0xe4)"),
         ("a.parquet", b"no", "is not a Parquet file: "),
-        ("a.txt", b"", "unknown kind of file"),
+        ("a.txt", b"", "a text file has no labels; give a csv or tsv with a column of labels, or "),
         ("none.csv", None, "no such file"),
     ],
 )
@@ -87,6 +87,42 @@ def test_what_cannot_be_read_is_told_by_file_and_line(
         list(rows_of([str(tmp_path / name)], "--train_file"))
     assert len(caught.value.lines) == 1
     assert caught.value.lines[0].startswith(f"--train_file: '{tmp_path / name}': {told}")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "utf-8", "cp1252"])
+@pytest.mark.parametrize("kind", [".csv", ".jsonl"])
+def test_an_encoding_gives_the_values_of_the_whole_file(tmp_path: Path, kind: str, encoding: str) -> None:
+    rows = [
+        "grün",
+        "Ċa\n\nb"[encoding == "latin-1" or encoding == "cp1252" :],
+        "c",
+        "",
+    ]  # Ċ has the byte of an end of line
+    text = "text\n" + "".join(f'"{row}"\n' for row in rows)
+    if kind == ".jsonl":
+        text = "".join(json.dumps({"text": row}, ensure_ascii=False) + "\n" for row in rows)
+    file = tmp_path / f"rows{kind}"
+    file.write_bytes(text.encode(encoding))
+    whole = read_file(str(file), "--train_file", encoding=encoding)
+    found = list(rows_of([str(file)], "--train_file", encoding))
+    assert [row["text"] for row in found] == whole.values("text") == rows
+    assert [row[PLACE] for row in found] == [f"line {line}" for line in whole.lines or ()]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "told"),
+    [
+        ("cp1252", b"text\na\n\x81\n", "line 3 is not cp1252 (byte 0x81)"),
+        ("utf-16", "text\na\n".encode("utf-16") + b"b", "line 3 is not utf-16 (byte 0x62)"),
+    ],
+)
+def test_bytes_that_are_not_in_the_encoding_are_named_by_line(
+    tmp_path: Path, encoding: str, content: bytes, told: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        list(rows_of([str(tmp_path / "a.csv")], "--train_file", encoding))
+    assert caught.value.lines == (f"--train_file: '{tmp_path / 'a.csv'}': {told}; give another --encoding",)
 
 
 def test_images_at_an_address_are_fetched(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from toolkit.data.columns import choose_columns, class_ids
+from toolkit.data.columns import choose_columns
 from toolkit.data.readers import Table
 from toolkit.data.sources import load_labelled, load_tables
 from toolkit.errors import UserError
@@ -18,50 +17,6 @@ TEXT = {"text": ("text", "sentence", "sentence1")}
 
 def lines(error: pytest.ExceptionInfo[UserError]) -> list[str]:
     return list(error.value.lines)
-
-
-def labels(train: list[Any], evaluation: list[Any], names: list[str] | None = None) -> tuple[Any, ...]:
-    classes = {"label": names} if names else {}
-    return class_ids(
-        Table("train.csv", {"label": train}, classes), Table("eval.csv", {"label": evaluation}, classes), "label"
-    )
-
-
-@pytest.mark.parametrize(
-    ("train", "evaluation", "names", "expected"),
-    [
-        ([0, 1, 1], [1], None, ([0, 1, 1], [1], ["0", "1"])),
-        ([1, 5, 10], [10], None, ([0, 1, 2], [2], ["1", "5", "10"])),
-        (["1", "0"], ["1"], None, ([1, 0], [1], ["0", "1"])),
-        (["pos", "neg"], ["neg"], None, ([1, 0], [0], ["neg", "pos"])),
-        ([1.0, 0.0], [1], None, ([1, 0], [1], ["0", "1"])),
-        ([True, False], [True], None, ([1, 0], [1], ["False", "True"])),
-        ([1, 0], [1], ["no", "yes"], ([1, 0], [1], ["no", "yes"])),
-        (["yes", "no"], [1], ["no", "yes"], ([1, 0], [1], ["no", "yes"])),
-        (["NA", "b"], ["b"], None, ([0, 1], [1], ["NA", "b"])),
-    ],
-)
-def test_labels_become_class_ids(train: list[Any], evaluation: list[Any], names: Any, expected: Any) -> None:
-    assert labels(train, evaluation, names) == expected
-
-
-@pytest.mark.parametrize(
-    ("train", "evaluation", "names", "told"),
-    [
-        (["1", "", "0"], ["1"], None, "train.csv, row 2: the label is missing"),
-        ([1, None, 0, float("nan")], [1], None, "train.csv, rows 2, 4: the label is missing"),
-        ([1, 0], [-1], ["no", "yes"], "eval.csv, row 1: the label is missing"),
-        ([1, 2], [1], ["no", "yes"], "train.csv, row 2: 2 is not a class"),
-        ([0.5, 1.0], [1], None, "train.csv, row 1: 0.5 is not a class"),
-        ([[1], 1], [1], None, "train.csv, row 1: [1] is not a class"),
-        ([1, 1], [1], None, "all rows of train.csv have the label '1'"),
-        ([1, 0], [0, 2, 3], None, "eval.csv, rows 2, 3: labels that no training row has: 2, 3"),
-    ],
-)
-def test_labels_that_are_none_are_refused(train: list[Any], evaluation: list[Any], names: Any, told: str) -> None:
-    with pytest.raises(UserError) as caught:
-        labels(train, evaluation, names)
-    assert [told in line for line in lines(caught)] == [True]
 
 
 def test_a_missing_label_is_told_with_the_line_of_its_file(arguments: Given, tmp_path: Path) -> None:
@@ -94,6 +49,7 @@ def test_columns_are_named_or_guessed(columns: list[str], given: str | None, exp
         (["text", "sentence"], None, "text and sentence are all columns of train.csv, which has: text, sentence"),
         (["body", "label"], "txt", "'txt': no such column in train.csv, which has: body, label; name one of these"),
         (["text\tlabel"], None, "which has: text\\tlabel (separated by tabs? then call it .tsv)"),
+        (["text;label"], None, "which has: text;label (separated by semicolons? save it with commas)"),
     ],
 )
 def test_a_column_that_is_not_there_is_told_with_those_that_are(
@@ -118,28 +74,28 @@ def test_each_missing_column_has_a_line() -> None:
 
 def test_arguments_that_contradict_each_other(arguments: Given) -> None:
     with pytest.raises(UserError) as caught:
-        load_tables(arguments(dataset_name="imdb", train_file="a.csv"), REVIEWS)
+        load_tables(arguments(dataset_name="imdb", train_file="a.csv"), REVIEWS, "text")
     assert "--dataset_name imdb names training data too" in lines(caught)[0]
     with pytest.raises(UserError) as caught:
-        load_tables(arguments(validation_file="a.csv", dataset_config_name="plain"), REVIEWS)
+        load_tables(arguments(validation_file="a.csv", dataset_config_name="plain"), REVIEWS, "text")
     assert [line.split(":")[0] for line in lines(caught)] == ["--validation_file", "--dataset_config_name"]
 
 
 def test_both_absent_files_are_told(arguments: Given) -> None:
     with pytest.raises(UserError) as caught:
-        load_tables(arguments(train_file="no1.csv", validation_file="no2.csv"), REVIEWS)
+        load_tables(arguments(train_file="no1.csv", validation_file="no2.csv"), REVIEWS, "text")
     assert [line.split("'")[1] for line in lines(caught)] == ["no1.csv", "no2.csv"]
 
 
 def test_without_a_validation_file_a_tenth_is_held_out(arguments: Given, tmp_path: Path) -> None:
     file = tmp_path / "train.csv"
     file.write_text("text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(40)))
-    train, evaluation, source = load_tables(arguments(train_file=str(file)), REVIEWS)
+    train, evaluation, source = load_tables(arguments(train_file=str(file)), REVIEWS, "text")
     assert (len(train), len(evaluation)) == (36, 4)
     assert sorted(train.values("text") + evaluation.values("text")) == sorted(f"t{i}" for i in range(40))
     assert "no --validation_file: 4 of its 40 rows, drawn by --seed 0, are held out" in source
-    again = load_tables(arguments(train_file=str(file)), REVIEWS)[1]
-    other = load_tables(arguments(train_file=str(file), seed=1), REVIEWS)[1]
+    again = load_tables(arguments(train_file=str(file)), REVIEWS, "text")[1]
+    other = load_tables(arguments(train_file=str(file), seed=1), REVIEWS, "text")[1]
     assert again.values("text") == evaluation.values("text") != other.values("text")
 
 
@@ -170,7 +126,7 @@ def test_a_folder_in_the_form_of_a_hub_data_set(arguments: Given, tmp_path: Path
 
     (tmp_path / f"train.{kind}").write_text(content(["NA", "007", "", "b"]))
     (tmp_path / f"{evaluation}.{kind}").write_text(content(["null", "c"]))
-    train, held, source = load_tables(arguments(dataset_name=str(tmp_path)), REVIEWS)
+    train, held, source = load_tables(arguments(dataset_name=str(tmp_path)), REVIEWS, "text")
     assert train.values("text") == ["NA", "007", "", "b"]
     assert held.values("text") == ["null", "c"]
     assert source.startswith(str(tmp_path))
@@ -191,22 +147,101 @@ def test_a_folder_with_configurations_and_class_names(arguments: Given, tmp_path
     found = load_labelled(given, REVIEWS, TEXT)
     assert (found.ids, found.eval_ids, found.label_names) == ([1, 0, 1], [1, 0, 1], ["no", "yes"])
     with pytest.raises(UserError, match="--dataset_name: .* cannot be loaded: .*large"):
-        load_tables(arguments(dataset_name=str(tmp_path), dataset_config_name="large"), REVIEWS)
+        load_tables(arguments(dataset_name=str(tmp_path), dataset_config_name="large"), REVIEWS, "text")
 
 
 def test_a_folder_without_an_evaluation_split(arguments: Given, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(20)))
-    train, held, source = load_tables(arguments(dataset_name=str(tmp_path)), REVIEWS)
+    train, held, source = load_tables(arguments(dataset_name=str(tmp_path)), REVIEWS, "text")
     assert (len(train), len(held)) == (18, 2)
     assert "it has no split for evaluation: 2 of its 20 rows" in source
 
 
+def test_rows_keep_their_numbers_where_only_some_are_taken(arguments: Given, tmp_path: Path) -> None:
+    """In a file without lines too: what is at fault is found in the file."""
+    rows = [{"text": str(number), "label": number % 2} for number in range(1, 41)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    found = load_labelled(arguments(train_file=str(tmp_path / "rows.json"), max_train_samples=20), REVIEWS, TEXT)
+    for table in (found.train, found.evaluation):
+        assert [table.where([row]) for row in range(len(table))] == [f"row {text}" for text in table.values("text")]
+
+
+def test_shards_may_order_their_columns_as_they_like(arguments: Given, tmp_path: Path) -> None:
+    (tmp_path / "train-0.csv").write_text("text,label\na,0\n")
+    (tmp_path / "train-1.csv").write_text("label,text\n1,b\n")
+    (tmp_path / "test.csv").write_text("text,label\nc,1\n")
+    given = arguments(dataset_name=str(tmp_path))
+    train, _, _ = load_tables(given, REVIEWS, "text")
+    assert (train.values("text"), train.values("label")) == (["a", "b"], ["0", "1"])
+    (tmp_path / "train-1.csv").write_text("label,body\n1,b\n")
+    with pytest.raises(UserError, match=r"its columns \(label, body\) are not those of .*train-0.csv \(text, label\)"):
+        load_tables(given, REVIEWS, "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "encoding", "texts"),
+    [
+        ("rows.csv", "text,label\nMüde,0\nçay,1\n", "latin-1", ["Müde", "çay"]),
+        ("rows.tsv", "text\tlabel\nMüde\t0\nçay\t1\n", "utf-16", ["Müde", "çay"]),
+        ("rows.jsonl", '{"text": "Müde", "label": 0}\n{"text": "€", "label": 1}\n', "cp1252", ["Müde", "€"]),
+        ("rows.json", '[{"text": "Müde", "label": 0}, {"text": "ж", "label": 1}]', "utf-16-le", ["Müde", "ж"]),
+    ],
+)
+def test_an_encoding_is_that_of_every_text_file(
+    arguments: Given, tmp_path: Path, name: str, content: str, encoding: str, texts: list[str]
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content.encode(encoding))
+    given = arguments(train_file=str(file), validation_file=str(file), encoding=encoding)
+    for table in load_tables(given, REVIEWS, "text")[:2]:
+        assert table.values("text") == texts
+    given.encoding = None
+    with pytest.raises(UserError, match=r"is not UTF-8 \(byte 0x..\); save the file as UTF-8, or give its --encodin"):
+        load_tables(given, REVIEWS, "text")
+
+
+def test_an_encoding_that_nothing_is_read_in_is_refused(arguments: Given, tmp_path: Path) -> None:
+    import datasets
+
+    for split in ("train", "test"):
+        datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(tmp_path / f"{split}.parquet")
+    parquet = str(tmp_path / "train.parquet")
+    for typed, source in (
+        ({}, "the embedded sample"),
+        ({"train_file": parquet, "validation_file": parquet}, f"{parquet}, {parquet}"),
+        ({"dataset_name": str(tmp_path)}, str(tmp_path)),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_tables(arguments(encoding="latin-1", **typed), REVIEWS, "text")
+        assert lines(caught) == [f"--encoding: 'latin-1': {source} is not read from text files; leave it out"]
+    (tmp_path / "rows.csv").write_bytes(b"text,label\n\xe9,0\n")
+    mixed = arguments(encoding="latin-1", train_file=parquet, validation_file=str(tmp_path / "rows.csv"))
+    assert load_tables(mixed, REVIEWS, "text")[1].values("text") == ["é"]
+
+
+@pytest.mark.parametrize("kind", [".txt", ""])
+def test_a_text_file_and_a_folder_have_no_labels(arguments: Given, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"train{kind}"
+    if kind:
+        path.write_text("a\n")
+    else:
+        path.mkdir()
+    with pytest.raises(UserError) as caught:
+        load_tables(arguments(train_file=str(path), validation_file=str(path)), REVIEWS, "text")
+    told = {
+        ".txt": "a text file has no labels; give a csv or tsv with a column of labels, or --dataset_name FOLDER with "
+        "the texts in FOLDER/CLASS/",
+        "": "is a folder; give it to --dataset_name",
+    }
+    assert lines(caught) == [f"--train_file: {str(path)!r}: {told[kind]}"]
+
+
 def test_a_data_set_that_is_not_there(arguments: Given, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--dataset_name: '.*none': cannot be loaded"):
-        load_tables(arguments(dataset_name=str(tmp_path / "none")), REVIEWS)
+        load_tables(arguments(dataset_name=str(tmp_path / "none")), REVIEWS, "text")
 
 
-@pytest.mark.parametrize("text", ["text,label\na,\nb,1\n", "text,label\na\n", "text,label\na,x\n"])
+@pytest.mark.parametrize("text", ["text,label\na,\nb,1\n", "text,label\na\n", "text,label\na,1\nb,01\n"])
 def test_one_file_for_both_gives_its_line_once(arguments: Given, tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)

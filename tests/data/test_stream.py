@@ -301,7 +301,7 @@ def test_a_bad_image_is_named_by_its_row(
     assert caught.value.lines[0].startswith(f"--image_column_name: 'image': {file}, {told}")
 
 
-def test_a_folder_of_images_streams_through_datasets(tmp_path: Path, given: Given) -> None:
+def test_class_folders_of_images_stream(tmp_path: Path, given: Given) -> None:
     for split, count in (("train", 9), ("test", 2)):
         for number, name in enumerate(("cat", "dog")):
             (tmp_path / split / name).mkdir(parents=True)
@@ -334,7 +334,7 @@ def test_a_compressed_csv_streams_as_text_and_its_classes_must_be_named(
         stream.write("text,label\n" + "".join(f"{['007', 'NA', ''][i % 3]},{i % 2}\n" for i in range(30)))
     with pytest.raises(UserError, match=r"\(train\) does not name its classes, and a pass over all rows would load"):
         text_data(given(dataset_name=str(tmp_path), max_eval_samples=3), tokenizer, setup_of())
-    source, _ = streamed._from_dataset(given(dataset_name=str(tmp_path)))
+    source, _ = streamed._from_dataset(given(dataset_name=str(tmp_path)), "text")
     rows = [(row["text"], row["label"]) for row in islice(raw(source.rows), 3)]
     assert rows == [("007", "0"), ("NA", "1"), ("", "0")]
 

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from toolkit.data.loader import TrainLoader
+from toolkit.data.readers import Table, read_file
 from toolkit.data.sampler import Sampler
-from toolkit.data.text import text_data
+from toolkit.data.text import _strings, text_data, tokenized
 from toolkit.errors import UserError
 
 Given = Callable[..., Namespace]
@@ -56,10 +59,31 @@ def test_pairs_of_texts(arguments: Given, tokenizer: Any, tmp_path: Path, header
 
 def test_texts_are_cut_at_max_length(arguments: Given, tokenizer: Any, tmp_path: Path) -> None:
     typed = files(tmp_path, "text,label", "a b c d,1\na,0\n" + "a " * 40 + ",1\n", "a,1\n")
-    assert text_data(arguments(**typed, max_length=4), tokenizer).lengths == [4, 3, 4]
-    assert text_data(arguments(**typed), tokenizer).lengths == [6, 3, 16]
+    data = text_data(arguments(**typed, max_length=4), tokenizer)
+    assert data.lengths == [4, 3, 4]
+    told = "4.0 tokens a row, at most 4: 2 of 3 training rows (66.7%) and 0 of 1 evaluation rows (0.0%) are cut"
+    assert data.description.endswith(told.replace("4.0", "3.7"))
+    data = text_data(arguments(**typed), tokenizer)
+    assert data.lengths == [6, 3, 16]
+    assert data.description.endswith(": 1 of 3 training rows (33.3%) and 0 of 1 evaluation rows (0.0%) are cut")
     with pytest.raises(UserError, match="--max_length: 17: the tokenizer takes 3 to 16 tokens"):
         text_data(arguments(**typed, max_length=17), tokenizer)
+    default = arguments(**typed, max_length=17)
+    default.typed = frozenset()
+    assert text_data(default, tokenizer).lengths == [6, 3, 16]  # a script's default yields
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_rows_that_are_cut_are_counted(tokenizer: Any, words: bool) -> None:
+    """Also by a tokenizer in Python, here one of characters; a row of just the length is whole."""
+    if not words:
+        from transformers import CanineTokenizer
+
+        tokenizer = CanineTokenizer()
+    texts, pairs = ["a b c d", "a b", "a", ""] * 300, ["a"] * 1200
+    # With its special tokens: 6, 4, 3 and 2 words, or 9, 5, 3 and 2 characters; with a second text 3 more, or 2.
+    assert tokenized(tokenizer, texts, None, 4 if words else 5, "texts")["cut"] == 300
+    assert tokenized(tokenizer, texts, pairs, 5, "texts")["cut"] == 600
 
 
 def test_padding_on_the_left(arguments: Given, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +95,36 @@ def test_padding_on_the_left(arguments: Given, tokenizer: Any, tmp_path: Path, m
     assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
 
 
-def test_numbers_of_json_are_read_as_texts_and_missing_texts_are_refused(
-    arguments: Given, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_what_is_no_string_is_the_text_that_stands_there(tmp_path: Path) -> None:
+    """And no text is told by its line: JSON's null, a column that a row lacks, a list, NaN."""
     file = tmp_path / "train.jsonl"
-    file.write_text('{"text": 7, "label": 0}\n{"text": "a", "label": 1}\n')
+    there = ["7", "1e5", "1.0", "-0.50", "true", "false", "Infinity", '""', '"null"', "9007199254740993", '"\\u2028"']
+    file.write_text("".join(f'{{"text": {each}, "label": {row % 2}}}\n' for row, each in enumerate(there)))
+    expected = ["7", "1e5", "1.0", "-0.50", "true", "false", "Infinity", "", "null", "9007199254740993", "\u2028"]
+    assert _strings(read_file(str(file), "--train_file"), "text", "--text_column_name") == expected
+    held = pa.table({"text": [True, False, None]}), pa.table({"text": [1.5, float("nan"), 2.0]})
+    for table, told in zip(held, ("row 3", "row 2"), strict=True):
+        pq.write_table(table, tmp_path / "rows.parquet")
+        with pytest.raises(UserError, match=f"rows.parquet, {told}: no text there"):
+            _strings(read_file(str(tmp_path / "rows.parquet"), "--train_file"), "text", "--text_column_name")
+    texts = _strings(Table("rows", {"text": held[0].column("text").slice(0, 2)}), "text", "--text_column_name")
+    assert texts == ["true", "false"]
+
+
+def test_missing_texts_are_refused_by_line(arguments: Given, tokenizer: Any, tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    rows = [
+        '{"text": "a", "label": 0}',
+        '{"text": null, "label": 1}',
+        '{"label": 1}',
+        "",
+        '{"text": ["a"], "label": 1}',
+    ]
+    file.write_text("\n".join(rows))
     given = arguments(train_file=str(file), validation_file=str(file))
-    assert text_data(given, tokenizer).lengths == [3, 3]
-    file.write_text('{"text": "a", "label": 0}\n{"text": null, "label": 1}\n{"label": 1}\n')
-    with pytest.raises(UserError, match="--text_column_name: 'text': .*train.jsonl, lines 2, 3: no text there"):
+    with pytest.raises(
+        UserError, match="--text_column_name: 'text': .*train.jsonl, lines 2, 3, 5: no text there; give "
+    ):
         text_data(given, tokenizer)
 
 

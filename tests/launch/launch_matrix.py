@@ -2,7 +2,7 @@
 
     python tests/launch/launch_matrix.py [--model cnn bert] [--launcher torchrun ...]
 
-Losses are compared with `python SCRIPT`. Exits 1 where one differs or a launch fails. Takes 10 minutes on 2 cores.
+Losses are compared with `python SCRIPT`. Exits 1 where one differs or a launch fails. Takes 15 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-LOSS_BOUND = 1e-5  # relative
+LOSS_BOUND, LOSS_BOUND_16_BIT = 1e-5, 0.02  # relative to fp32 in one process
 FEW = ["--max_train_steps", "3", "--max_train_samples", "300", "--max_eval_samples", "100", "--dropout", "0"]
 MODELS = {
     "cnn": ["scripts/train_cnn.py", *FEW],
     "bert": ["scripts/train_bert.py", *FEW, "--train_batch_size", "8", "--max_length", "32"],
 }
-JSON_SETUPS = ("ddp", "zero1", "zero2", "zero3", "pipeline")
+JSON_SETUPS = ("ddp", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "pipeline", "pipeline_dp")
 # launcher -> the setups it may launch; "" is the launcher with no file.
 MATRIX = {
     "python": ("",),
@@ -42,8 +42,12 @@ OBTAINED = {
     "zero1": ("zero1", "DeepSpeedEngine", 2),
     "zero2": ("zero2", "DeepSpeedEngine", 2),
     "zero3": ("zero3", "DeepSpeedEngine", 2),
+    "zero2_offload": ("zero2_offload", "DeepSpeedEngine", 2),
+    "zero3_offload": ("zero3_offload", "DeepSpeedEngine", 2),
     "pipeline": ("pipeline", "PipelineEngine", 1),
+    "pipeline_dp": ("pipeline_dp", "PipelineEngine", 2),
 }
+RANKS = {"pipeline_dp": 4}  # of the others 2
 WITHOUT_FILE = {
     "python": OBTAINED["single"],
     "torchrun": OBTAINED["ddp"],
@@ -61,6 +65,7 @@ class Launched:
     seconds: float
     summary: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
+    loss_scales: list[float | None] = field(default_factory=list)  # None but in fp16
 
     @property
     def obtained(self) -> tuple[str, str, int]:
@@ -104,23 +109,34 @@ def launch(line: list[str], output_dir: Path, timeout: float = 300, **environmen
     if (output_dir / "summary.json").exists():
         launched.summary = json.loads((output_dir / "summary.json").read_text(encoding="utf-8"))
         rows = map(json.loads, (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-        launched.losses = [row["loss"] for row in rows if "loss" in row]
+        steps = [row for row in rows if "loss" in row]
+        launched.losses = [row["loss"] for row in steps]
+        launched.loss_scales = [row.get("loss_scale") for row in steps]
     return launched
 
 
-def faults(launched: Launched, asked: tuple[str, str | None, int], losses: list[float]) -> list[str]:
-    """What is wrong with a launch: exit code, strategy, engine, ranks, dtype, losses."""
+def faults(
+    launched: Launched,
+    asked: tuple[str, str | None, int],
+    losses: list[float],
+    weights: str = "float32",
+    autocast: str | None = None,
+) -> list[str]:
+    """What is wrong with a launch: exit code, strategy, engine, ranks, formats, losses."""
     if launched.returncode != 0:
         return [f"exit code {launched.returncode}: {' '.join(launched.output.split())[-300:]}"]
     found = []
     got = launched.obtained
     if (got[0], got[2]) != (asked[0], asked[2]) or asked[1] not in (None, got[1]):
         found.append(f"asked for {asked}, got {got}")
-    if (dtype := launched.summary["obtained"]["parameter_dtype"]) != "float32":
-        found.append(f"parameters are {dtype}")
+    formats = {"parameter_dtype": weights, "gradient_dtype": weights, "autocast_dtype": autocast}
+    for name, dtype in formats.items():
+        if (obtained := launched.summary["obtained"][name]) != dtype:
+            found.append(f"{name} is {obtained}, not {dtype}")
+    bound = LOSS_BOUND if (weights, autocast) == ("float32", None) else LOSS_BOUND_16_BIT
     if len(launched.losses) != len(losses):
         found.append(f"{len(launched.losses)} steps, not {len(losses)}")
-    elif any(abs(a - b) > LOSS_BOUND * abs(b) for a, b in zip(launched.losses, losses, strict=True)):
+    elif any(abs(a - b) > bound * abs(b) for a, b in zip(launched.losses, losses, strict=True)):
         found.append(f"losses {launched.losses}, not {losses}")
     return found
 
@@ -138,12 +154,13 @@ def main() -> None:
             for launcher in chosen.launcher:
                 for setup in MATRIX[launcher]:
                     asked = OBTAINED[setup] if setup else WITHOUT_FILE[launcher]
-                    launched = launch(command(launcher, setup, script), Path(temporary, f"{model}-{launcher}-{setup}"))
+                    line = command(launcher, setup, script, RANKS.get(setup, 2))
+                    launched = launch(line, Path(temporary, f"{model}-{launcher}-{setup}"))
                     wrong = faults(launched, asked, reference.losses)
                     bad += bool(wrong)
                     verdict = "; ".join(wrong) or "same losses"
                     name = setup or "(no file)"
-                    print(f"{model:5} {launcher:11} {name:10} {launched.seconds:5.1f} s  {verdict}", flush=True)
+                    print(f"{model:5} {launcher:11} {name:13} {launched.seconds:5.1f} s  {verdict}", flush=True)
     sys.exit(1 if bad else 0)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import written
 from torch import Tensor, nn
 
 from toolkit.errors import UserError
@@ -83,6 +84,27 @@ def test_a_saved_model_is_loaded_in_fp32_with_a_new_head(tmp_path: Path) -> None
     assert torch.equal(model.bert.pooler.dense.weight, saved.bert.pooler.dense.weight.float())
     kept = bert.load_bert(str(tmp_path), num_labels=2)
     assert {module.p for module in kept.modules() if isinstance(module, nn.Dropout)} == {0.1}
+
+
+@pytest.mark.parametrize(("places", "limit", "kept"), [(24, None, 24), (24, 16, 16), (24, 100, 24)])
+def test_a_tokenizer_makes_no_longer_rows_than_the_model_takes(
+    tmp_path: Path, places: int, limit: int | None, kept: int
+) -> None:
+    bert.random_bert(max_position_embeddings=places).config.save_pretrained(tmp_path)
+    tokenizer = written.tokenizer()
+    tokenizer.model_max_length = limit or 10**30
+    tokenizer.save_pretrained(tmp_path)
+    assert bert.load_tokenizer(str(tmp_path)).model_max_length == kept
+
+
+def test_rotary_positions_have_no_last(tmp_path: Path) -> None:
+    from transformers import ModernBertConfig
+
+    ModernBertConfig(max_position_embeddings=24).save_pretrained(tmp_path)
+    tokenizer = written.tokenizer()
+    tokenizer.model_max_length = 100
+    tokenizer.save_pretrained(tmp_path)
+    assert bert.load_tokenizer(str(tmp_path)).model_max_length == 100
 
 
 def test_other_classifiers_load_too_without_a_cut(tmp_path: Path) -> None:

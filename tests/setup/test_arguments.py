@@ -54,6 +54,15 @@ def test_every_way_to_name_the_json(argv):
     assert parse(*argv).deepspeed_config == "a.json"
 
 
+@pytest.mark.parametrize("name", ["utf9", "", "hex", "ä"])
+def test_an_encoding_is_one_of_text_that_python_knows(name):
+    assert parse("--encoding", "UTF-16").encoding == "UTF-16"
+    with pytest.raises(UserError) as caught:
+        parse("--encoding", name)
+    reason = "unknown encoding, expected utf-8, latin-1, cp1252, utf-16 or another that Python knows"
+    assert caught.value.lines == (f"--encoding: {name!r}: {reason}; correct the value",)
+
+
 def test_a_bare_deepspeed_names_no_json():
     assert parse("--deepspeed").deepspeed_config is None
 

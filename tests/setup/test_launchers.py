@@ -132,14 +132,9 @@ def test_fields_beside_a_file_are_refused_not_ignored(write):
             "a.yaml: deepspeed_config.zero_stagee: 3: unknown key, Accelerate ignores it; did you mean zero_stage?",
         ),
         (
-            "deepspeed_config: {zero_stage: 3}",
-            {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
-            "offload is not part of this version",
-        ),
-        (
-            "mixed_precision: bf16",
-            {"ACCELERATE_MIXED_PRECISION": "bf16"},
-            "a.yaml: mixed_precision: 'bf16': this version",
+            "mixed_precision: fp8",
+            {"ACCELERATE_MIXED_PRECISION": "fp8"},
+            "a.yaml: mixed_precision: 'fp8': not a precision here; one of no, bf16, fp16",
         ),
         ("dynamo_config: {dynamo_backend: INDUCTOR}", {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "torch.compile"),
     ],

@@ -6,21 +6,23 @@ import subprocess
 import sys
 
 import pytest
-from launched import DEEPSPEED, INLINE, INLINE_YAML, MULTI, ROOT, SIMPLE, TORCHRUN, ZERO, of_yaml, refused, setup, zero
+from launched import DEEPSPEED, MULTI, ROOT, SIMPLE, TORCHRUN, ZERO, of_yaml, refused, setup, zero
 
 from toolkit.errors import UserError
 from toolkit.setup import Setup
 
+RANKS = dict.fromkeys(("zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "pipeline"), 2) | {"pipeline_dp": 4}
+
 # --- the result ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stem", ["zero1", "zero2", "zero3", "pipeline"])
+@pytest.mark.parametrize("stem", RANKS)
 def test_every_launcher_gets_the_same_configuration_from_a_preset(stem, monkeypatch):
     monkeypatch.chdir(ROOT)
-    path = f"ds_configs/{stem}.json"
+    path, world = f"ds_configs/{stem}.json", {"WORLD_SIZE": str(RANKS[stem])}
     environ, parent = of_yaml(f"accelerate_configs/{stem}.yaml", ZERO | {"ACCELERATE_DEEPSPEED_CONFIG_FILE": path})
-    first = setup(environ, parent=parent)
-    others = [setup(environ, "--deepspeed_config", path) for environ in (DEEPSPEED, TORCHRUN)]
+    first = setup(environ | world, parent=parent)
+    others = [setup(environ | world, "--deepspeed_config", path) for environ in (DEEPSPEED, TORCHRUN)]
     assert {first.strategy, *(other.strategy for other in others)} == {stem}
     assert [other.deepspeed_config for other in others] == [first.deepspeed_config] * 2
     assert "auto" not in json.dumps(first.deepspeed_config)
@@ -34,12 +36,21 @@ def test_the_plain_presets(stem, environ, strategy, monkeypatch):
     assert (got.strategy, got.deepspeed_config) == (strategy, None)
 
 
-@pytest.mark.parametrize("stem", ["ddp", "zero1", "zero2", "zero3", "pipeline"])
+def test_every_preset_has_a_row_here():
+    assert {path.stem for path in (ROOT / "accelerate_configs").glob("*.yaml")} == {*RANKS, "ddp", "single"}
+
+
+@pytest.mark.parametrize("stem", ["ddp", *RANKS])
 def test_build_gives_the_configuration_of_the_preset(stem, monkeypatch):
     monkeypatch.chdir(ROOT)
-    run = setup(DEEPSPEED, "--deepspeed_config", f"ds_configs/{stem}.json")
+    world = RANKS.get(stem, 2)
+    run = setup(DEEPSPEED | {"WORLD_SIZE": str(world)}, "--deepspeed_config", f"ds_configs/{stem}.json")
     built = Setup.build(
-        strategy=stem, world_size=2, train_batch_size=64, gradient_accumulation_steps=run.gradient_accumulation_steps
+        strategy=stem,
+        world_size=world,
+        stages=run.stages,
+        train_batch_size=64,
+        gradient_accumulation_steps=run.gradient_accumulation_steps,
     )
     assert built.deepspeed_config == run.deepspeed_config
 
@@ -79,7 +90,24 @@ def test_padding_rows_count_in_deepspeeds_batch_and_not_in_ours():
         ({"strategy": "zero1", "deepspeed": {"optimizer": {"type": "SGD"}}}, "give optimizer= and learning_rate="),
         ({"strategy": "zero1", "deepspeed": {"pipeline": {"stages": 1}}}, "give stages= and partition="),
         ({"strategy": "zero1", "deepspeed": {"zero_optimization": {"stage": 2}}}, "2: zero1 is stage 1"),
-        ({"strategy": "zero1", "deepspeed": {"bf16": {"enabled": True}}}, "bf16.enabled: True: this version trains"),
+        ({"strategy": "single", "deepspeed": {"torch_autocast": {"enabled": True}}}, "single runs without DeepSpeed"),
+        ({"strategy": "single", "mixed_precision": "fp8"}, "mixed_precision: 'fp8': expected one of no, bf16, fp16"),
+        ({"strategy": "single", "sync_batch_norm": 2}, "sync_batch_norm: 2: expected true or false"),
+        (
+            {"strategy": "zero1", "mixed_precision": "fp16", "deepspeed": {"bf16": {"enabled": True}}},
+            "Setup.build: mixed_precision: 'fp16': Setup.build: bf16.enabled says bf16; keep one precision",
+        ),
+        (
+            {"strategy": "zero2", "deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}},
+            "offload_optimizer.device: 'cpu': that is zero2_offload; leave it out, or change the strategy",
+        ),
+        (
+            {
+                "strategy": "zero1_offload",
+                "deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "none"}}},
+            },
+            "offload_optimizer.device: 'none': that is zero1; leave it out",
+        ),
     ],
 )
 def test_build_refuses_alike(arguments, words):
@@ -140,11 +168,13 @@ def test_the_banner_is_one_line_with_the_product_and_its_origins():
 
 
 def test_a_setup_is_frozen_and_its_values_are_json_with_origins():
-    got = setup(DEEPSPEED, "--seed", "7")
+    got = setup(DEEPSPEED, "--seed", "7", "--sync_batch_norm")
     with pytest.raises(dataclasses.FrozenInstanceError):
         got.seed = 1
     values = json.loads(json.dumps(got.as_dict()))
     assert values["seed"] == {"value": 7, "origin": "--seed"}
+    assert values["sync_batch_norm"] == {"value": True, "origin": "--sync_batch_norm"}
+    assert values["loss_scale"] == {"value": {}, "origin": "default"}
     assert values["train_batch_size"] == {"value": 64, "origin": "script's default"}
     assert set(values) == {each.name for each in dataclasses.fields(Setup)} - {"origins", "notes"}
 
@@ -211,13 +241,3 @@ def test_the_scripts_own_arguments_are_not_accelerates(write):
         own = ("--gradient_accumulation_steps", "4")
         parent = ["accelerate-launch", "--config_file", yaml, *script, *own]
         assert setup(MULTI, *own, parent=parent).gradient_accumulation_steps == 4
-
-
-def test_an_offload_field_is_shown_as_it_was_written(write):
-    text = INLINE_YAML.replace("device: none", "device: cpu")
-    environ, parent = of_yaml(
-        write("i.yaml", text), ZERO | INLINE | {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}
-    )
-    assert refused(environ, parent=parent) == (
-        "i.yaml: deepspeed_config.offload_optimizer_device: 'cpu': offload is not part of this version; remove it",
-    )

@@ -1,4 +1,4 @@
-"""One owner for each number: typed, the file, the script; precision and pipelines."""
+"""One owner for each number: typed, the file, the script; and pipelines."""
 
 import pytest
 from launched import DEEPSPEED, TORCHRUN, ZERO, refused, setup, zero
@@ -126,26 +126,7 @@ def test_clipping_is_always_written(environ, argv, expected):
     assert (got.max_grad_norm, got.deepspeed_config["gradient_clipping"]) == (expected, expected)
 
 
-# --- precision and pipeline ----------------------------------------------------------------------------------------
-
-
-def on(name):
-    return {name: {"enabled": True}}
-
-
-@pytest.mark.parametrize(
-    ("config", "environ", "argv", "words"),
-    [
-        (on("fp16") | on("bf16"), {}, (), ("a.json: fp16.enabled True and a.json: bf16.enabled True",)),
-        (on("fp16"), {}, ("--mixed_precision", "bf16"), ("--mixed_precision bf16 and a.json: fp16.enabled True",)),
-        (on("fp16"), {"ACCELERATE_MIXED_PRECISION": "bf16"}, (), ("ACCELERATE_MIXED_PRECISION bf16 and a.json: fp16",)),
-        (on("bf16"), {}, (), ("a.json: bf16.enabled: True: this version trains in fp32",)),
-        ({}, {}, ("--mixed_precision", "fp16"), ("--mixed_precision: 'fp16': this version trains in fp32",)),
-    ],
-)
-def test_precisions_that_contradict_or_are_not_here_yet(write, config, environ, argv, words):
-    (line,) = refused(ZERO | environ, "--deepspeed_config", write("a.json", zero(1, **config)), *argv)
-    assert [word for word in words if word not in line] == []
+# --- pipeline ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

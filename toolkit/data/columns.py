@@ -1,9 +1,34 @@
 """Which column is what, and labels as class ids."""
 
+import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from math import isfinite
+from typing import Any
 
 from toolkit.data.readers import Table
 from toolkit.errors import UserError, fault
+from toolkit.launch import say
+
+LABEL_COLUMNS = ("label", "labels", "fine_label")  # the last is CIFAR-100's, beside coarse_label
+# Fractions of more different values than this number, and than this share of the rows, are measured and not classes.
+MOST_FRACTIONS, SHARE_OF_FRACTIONS = 100, 0.1
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NOT_FINITE = ("nan", "inf", "-inf", "infinity", "-infinity")  # among numbers, however the letters are
+PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?", re.ASCII)  # the spelling of numbers in which equal ones are one class
+
+
+def chosen_columns(
+    train: Table, evaluation: Table, arguments: Namespace, usual: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The column of each kind in `usual` ("text" for `--text_column_name`), which maps it to names that it often has,
+    and of the label. UserError."""
+    kinds = {**usual, "label": LABEL_COLUMNS}
+    asked = {
+        f"--{kind}_column_name": (getattr(arguments, f"{kind}_column_name"), names) for kind, names in kinds.items()
+    }
+    return dict(zip(kinds, choose_columns(train, evaluation, asked), strict=True))
 
 
 def choose_columns(train: Table, evaluation: Table, asked: Mapping[str, tuple[str | None, Sequence[str]]]) -> list[str]:
@@ -34,21 +59,25 @@ def choose_columns(train: Table, evaluation: Table, asked: Mapping[str, tuple[st
 def class_ids(train: Table, evaluation: Table, column: str) -> tuple[list[int], list[int], list[str]]:
     """Class ids of both tables and the name of each id: the names that the data set gives, else the values in order.
 
-    Raises UserError for missing labels, fractions, a single label, and labels that only the evaluation rows have.
+    Raises UserError for missing labels, numbers that are no classes, two spellings of one number, and labels that only
+    the evaluation rows have. A single class is told.
     """
     keys: list[list[str]] = []
     faults: list[str] = []
+    given = train.class_names.get(column)
     for table in (train, evaluation):
         try:
-            keys.append(label_keys(table, column))
+            keys.append(label_keys(table, column, given))
         except UserError as error:
             faults.extend(error.lines)
     if faults:
         raise UserError(*dict.fromkeys(faults))  # both tables may be one file
-    names = train.class_names.get(column) or _in_order(set(keys[0]))
-    if len(names) < 2:
-        reason = f"all rows of {train.name} have the label {names[0]!r}"
-        raise UserError(fault("--label_column_name", column, reason, "give rows of two labels or more"))
+    found = set(keys[0])
+    if not given:
+        _check_classes(train, evaluation, column, *keys)
+    names = given or in_order(found)
+    if len(found) == 1:
+        say(f"all rows of {train.name} have the label {keys[0][0]!r}: a model of one class has nothing to learn")
     numbers = {name: number for number, name in enumerate(names)}
     unknown = [row for row, key in enumerate(keys[1]) if key not in numbers]
     if unknown:
@@ -59,44 +88,92 @@ def class_ids(train: Table, evaluation: Table, column: str) -> tuple[list[int], 
     return ids, eval_ids, list(names)
 
 
-def label_keys(table: Table, column: str) -> list[str]:
-    """Each label as text: its class's name, or the whole number, or the string."""
-    names = table.class_names.get(column)
+def label_keys(table: Table, column: str, others: list[str] | None = None) -> list[str]:
+    """Each label as the name of its class: where the data set names them the one of that name or number, else the text,
+    or the number as it is spelled shortest. `others` are the names where the table has none itself. UserError."""
+    names = table.class_names.get(column) or others or []
     keys: list[str] = []
     missing, odd = [], []
-    for row, value in enumerate(table.values(column)):
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
+    values = table.values(column)
+    texts = [_spelled(value) for value in values]
+    none = ("", *NOT_FINITE) if any(text and NUMBER.fullmatch(text) for text in texts) else ("",)
+    for row, (value, text) in enumerate(zip(values, texts, strict=True)):
         # -1 is how data sets of the hub mark a row whose class is not told.
-        if value is None or value != value or (isinstance(value, str) and not value.strip()) or (names and value == -1):
+        if value is None or (text is not None and text.lower() in none) or (names and value == -1):
             missing.append(row)
-        elif isinstance(value, str) or (isinstance(value, int) and not names):
-            keys.append(str(value).strip())
-        elif isinstance(value, int) and names and 0 <= value < len(names):
-            keys.append(names[value])
-        else:
+            continue
+        key = _named(value, text, names) if names and text is not None else text
+        if key is None:
             odd.append(row)
+        else:
+            keys.append(key)
     faults = []
     if missing:
         reason = f"{table.name}, {table.where(missing)}: the label is missing"
         faults.append(fault("--label_column_name", column, reason, "give each row a label, or remove the row"))
     if odd:
-        example = table.values(column)[odd[0]]
-        reason = f"{table.name}, {table.where(odd)}: {example!r} is not a class"
-        faults.append(fault("--label_column_name", column, reason, "labels are whole numbers or names"))
+        reason = f"{table.name}, {table.where(odd)}: {values[odd[0]]!r} is not a class"
+        remedy = f"the classes are {', '.join(names[:10])}" if names else "labels are numbers or names"
+        faults.append(fault("--label_column_name", column, reason, remedy))
     if faults:
         raise UserError(*faults)
     return keys
 
 
-def _in_order(keys: set[str]) -> list[str]:
-    """Whole numbers by value, anything else by spelling."""
-    try:
-        return sorted(keys, key=int)
-    except ValueError:
-        return sorted(keys)
+def in_order(keys: set[str]) -> list[str]:
+    """Numbers by value, anything else by spelling."""
+    if all(NUMBER.fullmatch(key) for key in keys):
+        return sorted(keys, key=lambda key: (Decimal(key), key))
+    return sorted(keys)
+
+
+def _spelled(label: Any) -> str | None:
+    """A label as text: 1, 1.0, "1" and "1.0" are one, and NaN is "". None where it is neither a number nor a text."""
+    if isinstance(label, bool):
+        return str(label).lower()  # as JSON has it
+    if isinstance(label, float):
+        return str(int(label)) if label.is_integer() else float.__repr__(label) if isfinite(label) else ""
+    if not isinstance(label, str | int):
+        return None
+    text = str(label).strip()
+    if "." in text and PLAIN.fullmatch(text):
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _named(value: Any, text: str, names: list[str]) -> str | None:
+    """The class that a label stands for, by its name or by its number; None where there is none."""
+    if isinstance(value, str) and value.strip() in names:
+        return value.strip()
+    number = int(text) if text.isdecimal() and len(text) < 10 else len(names)
+    return names[number] if number < len(names) else None
+
+
+def _check_classes(train: Table, evaluation: Table, column: str, keys: list[str], eval_keys: list[str]) -> None:
+    """UserError where the labels look like measurements, or one number is spelled in two ways; letters are told."""
+    classes = set(keys)
+    fractions = any("." in key or "e-" in key for key in classes) and all(NUMBER.fullmatch(key) for key in classes)
+    if fractions and len(classes) > max(MOST_FRACTIONS, SHARE_OF_FRACTIONS * len(keys)):
+        reason = f"{len(classes):,} different numbers in the {len(keys):,} rows of {train.name} look like measurements"
+        raise UserError(fault("--label_column_name", column, reason, "name a column of classes, or round them to some"))
+    spellings: dict[Any, str] = {}
+    alike: list[str] = []
+    where = train.name if train.name == evaluation.name else f"{train.name} and {evaluation.name}"
+    for key in sorted(classes.union(eval_keys)):
+        number = NUMBER.fullmatch(key)
+        other = spellings.setdefault(Decimal(key) if number else key.casefold(), key)
+        if other != key and number:
+            reason = f"{where}: {other!r} and {key!r} are one number in two spellings"
+            raise UserError(fault("--label_column_name", column, reason, "spell it in one way"))
+        if other != key:
+            alike.append(f"{other!r} and {key!r}")
+    if alike:
+        more = ", ..." if len(alike) > 3 else ""
+        say(f"{where}: labels that differ in case alone are classes of their own: {', '.join(alike[:3])}{more}")
 
 
 def _columns(table: Table) -> str:
     listed = ", ".join(table.columns)
-    return listed if "\t" not in listed else listed.replace("\t", "\\t") + " (separated by tabs? then call it .tsv)"
+    if "\t" in listed:
+        return listed.replace("\t", "\\t") + " (separated by tabs? then call it .tsv)"
+    return listed + (" (separated by semicolons? save it with commas)" if ";" in listed else "")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from toolkit.data.readers import KINDS, Table, class_names_of
+from toolkit.data.readers import Table, Unreadable, check_file, class_names_of, from_json, not_decoded
 from toolkit.errors import UserError, fault
 
 FILE, PLACE = "\0file", "\0place"  # columns that name a row in messages; no file has columns of these names
@@ -44,8 +44,8 @@ def table_of(rows: Sequence[Row], name: str, first: int, class_names: dict[str, 
     return RowTable(files[0] if len(files) == 1 else name, columns, class_names, folder=folder, places=places)
 
 
-def rows_of(files: list[str], argument: str) -> Iterator[Row]:
-    """The rows of files, with their FILE and PLACE.
+def rows_of(files: list[str], argument: str, encoding: str | None = None) -> Iterator[Row]:
+    """The rows of files, with their FILE and PLACE; `encoding` is that of text files, UTF-8 where it is None.
 
     Raises:
         UserError: naming `argument`, for a file that is not there, not readable, or of a kind with no rows in a row.
@@ -53,24 +53,13 @@ def rows_of(files: list[str], argument: str) -> Iterator[Row]:
     for name in files:
         file = check_file(name, argument)
         try:
-            for place, row in _reader(file)(file):
+            for place, row in _placed(file, encoding):
                 yield {**row, FILE: name, PLACE: place}
         except OSError as error:
             reason = f"cannot be read: {error.strerror or error}"
             raise UserError(fault(argument, name, reason, "check the file")) from error
-        except _Unreadable as error:
+        except Unreadable as error:
             raise UserError(fault(argument, name, *error.args)) from error
-
-
-def check_file(name: str, argument: str) -> Path:
-    """UserError unless there is such a file, of a kind that is known."""
-    file = Path(name)
-    if file.suffix.lower() not in KINDS:
-        raise UserError(fault(argument, name, "unknown kind of file", f"use one of {', '.join(KINDS)}"))
-    if not file.is_file():
-        reason = "is a folder" if file.is_dir() else f"no such file (working folder {os.getcwd()})"
-        raise UserError(fault(argument, name, reason, "give the path of a file"))
-    return file
 
 
 def fetched(table: Table, column: str) -> Table:
@@ -102,50 +91,58 @@ def names_in(file: Path) -> dict[str, list[str]]:
     return class_names_of(pyarrow.parquet.read_schema(file))
 
 
-class _Unreadable(Exception):
-    """Reason and remedy."""
-
-
-def _reader(file: Path) -> Callable[[Path], Placed]:
+def _placed(file: Path, encoding: str | None) -> Placed:
     kind = file.suffix.lower()
-    return _parquet_rows if kind == ".parquet" else _json_rows if kind in (".json", ".jsonl") else _csv_rows
+    if kind == ".parquet":
+        return _parquet_rows(file)
+    lines = _lines(file, encoding)
+    return _json_rows(lines) if kind in (".json", ".jsonl") else _csv_rows(lines, "\t" if kind == ".tsv" else ",")
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _lines(file: Path, encoding: str | None) -> Iterator[str]:
     # Not the lines of a text file: a JSON string may hold U+2028 and its like, which would be taken for ends of lines.
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")()
+    number, held, last = 1, "", b""
+    with file.open("rb") as parts:  # the byte of an end of line is one in any encoding, if sometimes not the whole end
+        for part in chain(parts, [last]):
             try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                reason = f"line {number} is not UTF-8 (byte 0x{line[error.start]:02x})"
-                raise _Unreadable(reason, "save the file as UTF-8") from error
+                held += decoder.decode(part, final=part is last)
+            except UnicodeError as error:
+                bad, start = getattr(error, "object", part), getattr(error, "start", 0)  # not every codec tells
+                ends = bad[:start].decode(encoding or "utf-8", "ignore").count("\n")
+                raise not_decoded(number + ends, bad[start : start + 1], encoding) from error
+            if number == 1:
+                held = held.removeprefix("\ufeff")
+            *lines, held = held.split("\n")
+            yield from (f"{line}\n" for line in lines)
+            number += len(lines)
+    if held:
+        yield held
 
 
-def _json_rows(file: Path) -> Placed:
+def _json_rows(lines: Iterable[str]) -> Placed:
     first = True
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         if first and line.lstrip().startswith("["):
             remedy = "write one object on each line, or leave --streaming out"
-            raise _Unreadable("holds one list, which cannot be read row by row", remedy)
+            raise Unreadable("holds one list, which cannot be read row by row", remedy)
         first = False
         try:
-            row = json.loads(line)
+            row = from_json(line)
         except (ValueError, RecursionError) as error:
-            raise _Unreadable(f"line {number} is not JSON: {error}", "give one object on each line") from error
+            raise Unreadable(f"line {number} is not JSON: {error}", "give one object on each line") from error
         if not isinstance(row, dict):
-            raise _Unreadable(
+            raise Unreadable(
                 f"line {number}: not an object with column names", 'write each row as {"column": value, ...}'
             )
         yield f"line {number}", row
 
 
-def _csv_rows(file: Path) -> Placed:
+def _csv_rows(lines: Iterable[str], separator: str) -> Placed:
     csv.field_size_limit(sys.maxsize)
-    separator = "\t" if file.suffix.lower() == ".tsv" else ","
-    reader = csv.reader(_lines(file), delimiter=separator, strict=True)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     header: list[str] | None = None
     start = 1
     try:
@@ -153,15 +150,15 @@ def _csv_rows(file: Path) -> Placed:
             if fields and header is None:
                 header = [name.strip() for name in fields]
                 if doubles := sorted({name for name in header if header.count(name) > 1}):
-                    raise _Unreadable(f"column names stand twice: {', '.join(doubles)}", "rename them")
+                    raise Unreadable(f"column names stand twice: {', '.join(doubles)}", "rename them")
             elif fields and header:  # not an empty line
                 if len(fields) != len(header):
                     reason = f"line {start}: not the {len(header)} fields that the first line names"
-                    raise _Unreadable(reason, "quote a field that holds the separator")
+                    raise Unreadable(reason, "quote a field that holds the separator")
                 yield f"line {start}", dict(zip(header, fields, strict=True))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise _Unreadable(f"line {start}: {error}", "close every quote and double quotes inside quotes") from error
+        raise Unreadable(f"line {start}: {error}", "close every quote and double quotes inside quotes") from error
 
 
 def _parquet_rows(file: Path) -> Placed:
@@ -175,4 +172,4 @@ def _parquet_rows(file: Path) -> Placed:
                 number += 1
                 yield f"row {number}", row
     except pyarrow.ArrowException as error:
-        raise _Unreadable(f"is not a Parquet file: {error}", "write it again") from error
+        raise Unreadable(f"is not a Parquet file: {error}", "write it again") from error

@@ -2,7 +2,7 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.data.columns import choose_columns, class_ids
+from toolkit.data.columns import chosen_columns, class_ids
+from toolkit.data.folders import class_folders, read_classes
 from toolkit.data.loader import Collate, Rows, collate_rows
-from toolkit.data.readers import KINDS, Table, read_file
+from toolkit.data.names import on_hub
+from toolkit.data.readers import KINDS, Table, check_encoding, read_file
 from toolkit.data.sampler import Sampler
 from toolkit.errors import UserError, fault
 from toolkit.once import once_per_node
@@ -70,14 +72,10 @@ def load_labelled(
     """Loads the rows, chooses the columns, and keeps at most `max_train_samples` and `max_eval_samples` rows.
 
     With a `setup` a data set of the hub is downloaded once per node, and the call is collective.
-    `usual` maps each kind of column asked for ("text" for `--text_column_name`) to the names it often has.
+    `usual` maps each kind of column asked for, "text" or "image" first, to the names it often has. Raises UserError.
     """
-    train, evaluation, source = load_tables(arguments, sample, setup)
-    asked = {
-        f"--{kind}_column_name": (getattr(arguments, f"{kind}_column_name"), names)
-        for kind, names in {**usual, "label": ("label", "labels")}.items()
-    }
-    columns = dict(zip([*usual, "label"], choose_columns(train, evaluation, asked), strict=True))
+    train, evaluation, source = load_tables(arguments, sample, next(iter(usual)), setup)
+    columns = chosen_columns(train, evaluation, arguments, usual)
     ids, eval_ids, names = class_ids(train, evaluation, columns["label"])
     rows = _at_most(len(train), arguments.max_train_samples)
     eval_rows = _at_most(len(evaluation), arguments.max_eval_samples)
@@ -92,9 +90,11 @@ def load_labelled(
     )
 
 
-def load_tables(arguments: Namespace, sample: tuple[str, str], setup: Any = None) -> tuple[Table, Table, str]:
+def load_tables(
+    arguments: Namespace, sample: tuple[str, str], kind: str, setup: Any = None
+) -> tuple[Table, Table, str]:
     """Training rows, evaluation rows and a few words on where they come from; `sample` names a folder of embedded
-    samples and its file of evaluation rows.
+    samples and its file of evaluation rows; `kind` is that of class folders, "image" or "text".
 
     Raises UserError for arguments that contradict each other and for what cannot be read.
     """
@@ -113,10 +113,11 @@ def load_tables(arguments: Namespace, sample: tuple[str, str], setup: Any = None
     if arguments.train_file:
         return _from_files(arguments)
     if arguments.dataset_name:
-        return _from_dataset(arguments, setup)
+        return _from_dataset(arguments, kind, setup)
     folder, stem = sample
-    files = [SAMPLES / folder / f"{name}.parquet" for name in ("train", stem)]
-    train, evaluation = (read_file(str(file), "embedded samples") for file in files)
+    files = [str(SAMPLES / folder / f"{name}.parquet") for name in ("train", stem)]
+    check_encoding(arguments.encoding, files, "the embedded sample")
+    train, evaluation = (read_file(file, "embedded samples") for file in files)
     return train, evaluation, f"embedded samples {folder}"
 
 
@@ -131,18 +132,21 @@ def _at_most(size: int, rows: int | None) -> list[int]:
 def _from_files(arguments: Namespace) -> tuple[Table, Table, str]:
     faults: list[str] = []
     tables = []
-    for argument in ("train_file", "validation_file"):
-        path = getattr(arguments, argument)
-        if path and not (faults and os.path.realpath(path) == os.path.realpath(arguments.train_file)):
+    given = {f"--{name}": getattr(arguments, name) for name in ("train_file", "validation_file")}
+    files = {argument: path for argument, path in given.items() if path}
+    for argument, path in files.items():
+        if not (faults and os.path.realpath(path) == os.path.realpath(arguments.train_file)):
             try:
-                tables.append(read_file(path, f"--{argument}"))
+                tables.append(read_file(path, argument, encoding=arguments.encoding))
             except UserError as error:
                 faults.extend(error.lines)
     if faults:
         raise UserError(*faults)
+    source = ", ".join(files.values())
+    check_encoding(arguments.encoding, files.values(), source)
     if len(tables) == 2:
-        return tables[0], tables[1], f"{arguments.train_file}, {arguments.validation_file}"
-    return _hold_out(tables[0], arguments, arguments.train_file, "--train_file", "no --validation_file")
+        return tables[0], tables[1], source
+    return _hold_out(tables[0], arguments, source, "--train_file", "no --validation_file")
 
 
 def _hold_out(table: Table, arguments: Namespace, source: str, argument: str, why: str) -> tuple[Table, Table, str]:
@@ -155,32 +159,53 @@ def _hold_out(table: Table, arguments: Namespace, source: str, argument: str, wh
     return train, evaluation, said
 
 
-def _from_dataset(arguments: Namespace, setup: Any) -> tuple[Table, Table, str]:
-    import datasets
-
-    name, config = arguments.dataset_name, arguments.dataset_config_name
-    builder, files = find_dataset(name, config)
-    loaded = None
-    if not files:
-        # Empty texts and texts such as "NA" are texts, not missing ones.
-        options = {"keep_default_na": False} if builder.name == "csv" else {}
-
-        def load() -> Any:
-            with told(name):
-                return datasets.load_dataset(name, config, **options)
-
-        loaded = once_per_node(setup, load) or load()  # the others find it in the cache of `datasets`
-
-    def table(split: str) -> Table:
-        if loaded is not None:
-            return _of_datasets(loaded[split], f"{name} ({split})")
-        return _joined([read_file(file, "--dataset_name") for file in files[split]], builder.info.features)
-
+def _from_dataset(arguments: Namespace, kind: str, setup: Any) -> tuple[Table, Table, str]:
+    name, config = on_hub(arguments.dataset_name, arguments.dataset_config_name)
+    folders = class_folders(name, kind)
+    if folders:
+        check_class_folders(arguments, kind)
+    splits, table = (
+        (folders, lambda split: read_classes(folders[split], kind, arguments.encoding))
+        if folders
+        else _dataset_tables(name, config, arguments.encoding, setup)
+    )
     source = f"{name}, {config}" if config else name
-    chosen = evaluation_split(name, [str(split) for split in loaded or files])
+    chosen = evaluation_split(name, [str(split) for split in splits])
     if chosen is None:
         return _hold_out(table("train"), arguments, source, "--dataset_name", "it has no split for evaluation")
     return table("train"), table(chosen), f"{source} (train, {chosen})"
+
+
+def check_class_folders(arguments: Namespace, kind: str) -> None:
+    """UserError for arguments that class folders have no use for."""
+    name, config = arguments.dataset_name, arguments.dataset_config_name
+    if config is not None:
+        reason = f"{name} is a folder of classes, without configurations"
+        raise UserError(fault("--dataset_config_name", config, reason, "leave it out"))
+    check_encoding(arguments.encoding, [".txt"] if kind == "text" else [], name)
+
+
+def _dataset_tables(
+    name: str, config: str | None, encoding: str | None, setup: Any
+) -> tuple[Iterable[Any], Callable[[str], Table]]:
+    """The splits of a data set, and what reads one of them."""
+    import datasets
+
+    builder, files = find_dataset(name, config)
+    check_encoding(encoding, [file for found in files.values() for file in found], name)
+    if files:
+        return files, lambda split: _joined(
+            [read_file(file, "--dataset_name", encoding=encoding) for file in files[split]], builder.info.features
+        )
+    # Empty texts and texts such as "NA" are texts, not missing ones.
+    options = {"keep_default_na": False} if builder.name == "csv" else {}
+
+    def load() -> Any:
+        with told(name):
+            return datasets.load_dataset(name, config, **options)
+
+    loaded = once_per_node(setup, load) or load()  # the others find it in the cache of `datasets`
+    return loaded, lambda split: _of_datasets(loaded[split], f"{name} ({split})")
 
 
 @contextmanager
@@ -240,7 +265,7 @@ def _joined(tables: list[Table], features: Any) -> Table:
         first.class_names = names
         return first
     for other in tables[1:]:
-        if list(other.columns) != list(first.columns):
+        if set(other.columns) != set(first.columns):
             reason = (
                 f"its columns ({', '.join(other.columns)}) are not those of {first.name} ({', '.join(first.columns)})"
             )

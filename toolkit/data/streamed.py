@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.data.columns import choose_columns, class_ids, label_keys
+from toolkit.data.columns import chosen_columns, class_ids, in_order, label_keys
+from toolkit.data.folders import class_folders, listed, rows_of_classes
+from toolkit.data.names import on_hub
 from toolkit.data.prepared import of_contents, prepared, shown
-from toolkit.data.readers import Table
-from toolkit.data.rowwise import Row, check_file, names_in, rows_of, table_of
-from toolkit.data.sources import class_names, evaluation_split, find_dataset, told
+from toolkit.data.readers import Table, check_encoding, check_file
+from toolkit.data.rowwise import Row, names_in, rows_of, table_of
+from toolkit.data.sources import check_class_folders, class_names, evaluation_split, find_dataset, told
 from toolkit.data.stream import Read, Stream, raw
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
@@ -95,7 +97,7 @@ def load_streamed(arguments: Namespace, usual: dict[str, tuple[str, ...]], setup
     for name in ("max_train_samples", "group_by_length"):
         if getattr(arguments, name, None) and not _typed(arguments, name):
             say(f"{name} {getattr(arguments, name)}, a default of the script, does not hold for a stream")
-    train, evaluated = _from_files(arguments) if arguments.train_file else _from_dataset(arguments)
+    train, evaluated = _from_files(arguments) if arguments.train_file else _from_dataset(arguments, next(iter(usual)))
     held_out = 0
     if evaluated is None:
         held_out, evaluated = arguments.max_eval_samples or HELD_OUT, train
@@ -110,11 +112,7 @@ def load_streamed(arguments: Namespace, usual: dict[str, tuple[str, ...]], setup
         remedy = "give it more rows, or fewer to --max_eval_samples"
         raise UserError(fault(train.argument, train.name, reason, remedy))
     first = table_of(head, train.name, held_out + 1, train.class_names)
-    asked = {
-        f"--{kind}_column_name": (getattr(arguments, f"{kind}_column_name"), names)
-        for kind, names in {**usual, "label": ("label", "labels")}.items()
-    }
-    columns = dict(zip([*usual, "label"], choose_columns(first, evaluation, asked), strict=True))
+    columns = chosen_columns(first, evaluation, arguments, usual)
     labels = _labels(train, columns["label"], setup)
     _, eval_ids, names = class_ids(labels, evaluation, columns["label"])
     return Streamed(train, first, evaluation, eval_ids, names, columns, held_out, arguments, setup)
@@ -160,30 +158,55 @@ def _from_files(arguments: Namespace) -> tuple[_Source, _Source | None]:
                 faults += error.lines
     if faults:
         raise UserError(*faults)
-    other = arguments.validation_file and _local([arguments.validation_file], "--validation_file")
-    return _local([arguments.train_file], "--train_file"), other or None
+    files = [path for path in (arguments.train_file, arguments.validation_file) if path]
+    check_encoding(arguments.encoding, files, ", ".join(files))
+    train, *evaluation = (
+        _local([path], argument, arguments.encoding)
+        for path, argument in zip(files, ("--train_file", "--validation_file"), strict=False)
+    )
+    return train, evaluation[0] if evaluation else None
 
 
-def _local(files: list[str], argument: str, names: dict[str, list[str]] | None = None) -> _Source:
+def _local(files: list[str], argument: str, encoding: str | None, names: dict[str, list[str]] | None = None) -> _Source:
     import datasets
 
-    rows = datasets.IterableDataset.from_generator(rows_of, gen_kwargs={"files": files, "argument": argument})
+    given = {"files": files, "argument": argument, "encoding": encoding}
+    rows = datasets.IterableDataset.from_generator(rows_of, gen_kwargs=given)
     names = {**names_in(Path(files[0])), **(names or {})}
     return _Source(rows, files[0] if len(files) == 1 else f"{Path(files[0]).parent}", names, files, argument)
 
 
-def _from_dataset(arguments: Namespace) -> tuple[_Source, _Source | None]:
-    name, config = arguments.dataset_name, arguments.dataset_config_name
+def _from_dataset(arguments: Namespace, kind: str) -> tuple[_Source, _Source | None]:
+    name, config = on_hub(arguments.dataset_name, arguments.dataset_config_name)
+    if folders := class_folders(name, kind):
+        check_class_folders(arguments, kind)
+        chosen = evaluation_split(name, list(folders))
+        train = _of_classes(folders["train"], kind, arguments.encoding)
+        return train, None if chosen is None else _of_classes(folders[chosen], kind, arguments.encoding)
     builder, files = find_dataset(name, config)
+    check_encoding(arguments.encoding, [file for found in files.values() for file in found], name)
     streams = None if files else _streams(builder, name, config)
 
     def source(split: str) -> _Source:
         if streams is None:
-            return _local(files[split], "--dataset_name", class_names(builder.info.features))
+            return _local(files[split], "--dataset_name", arguments.encoding, class_names(builder.info.features))
         return _remote(streams[split], f"{name} ({split})")
 
     evaluation = evaluation_split(name, list(streams or files))
     return source("train"), None if evaluation is None else source(evaluation)
+
+
+def _of_classes(folder: Path, kind: str, encoding: str | None) -> _Source:
+    import datasets
+
+    files, labels = listed(folder, kind)
+    # They stand class by class: the first rows, which may be held out, would be of one.
+    order = np.random.default_rng(0).permutation(len(files)).tolist()
+    given = {"kind": kind, "encoding": encoding} | {
+        name: [held[place] for place in order] for name, held in (("files", files), ("labels", labels))
+    }
+    rows = datasets.IterableDataset.from_generator(rows_of_classes, gen_kwargs=given)
+    return _Source(rows, str(folder), {"label": in_order(set(labels))}, [], "--dataset_name")
 
 
 def _streams(builder: Any, name: str, config: str | None) -> dict[str, Any]:

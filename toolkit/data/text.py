@@ -28,6 +28,7 @@ class Texts:
         """`held` as from `tokenized`."""
         self.ids, self.types = held["ids"], held.get("types")
         self.lengths: list[int] = held["lengths"].tolist()
+        self.cut = int(held["cut"])  # how many of them were longer
         self.ends = np.cumsum(self.lengths)
         self.labels = np.asarray(labels, dtype=np.int64)
 
@@ -46,23 +47,24 @@ class Texts:
 def tokenized(
     tokenizer: Any, texts: list[str], pairs: list[str] | None, max_length: int, what: str
 ) -> dict[str, np.ndarray]:
-    """`ids` int32 and, where the tokenizer gives them, `types` int8, of all rows one after another; `lengths` int32."""
+    """`ids` int32 and, where the tokenizer gives them, `types` int8, of all rows one after another; `lengths` int32;
+    `cut` int64 [], how many rows were longer than `max_length`."""
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
+    cut = 0
     starts = range(0, len(texts), CHUNK)
     for start in shown(starts, len(starts), f"{what}: thousands of texts tokenized"):
         part = slice(start, start + CHUNK)
-        encoded = tokenizer(
-            texts[part],
-            None if pairs is None else pairs[part],
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-        )
+        given = (texts[part], None if pairs is None else pairs[part])
+        encoded = tokenizer(*given, truncation=True, max_length=max_length, padding=False, return_attention_mask=False)
+        if encoded.encodings is not None:
+            cut += sum(bool(row.overflowing) for row in encoded.encodings)
+        else:  # a tokenizer in Python does not tell
+            cut += sum(len(row) > max_length for row in tokenizer(*given, return_attention_mask=False)["input_ids"])
         ids.extend(np.asarray(row, dtype=np.int32) for row in encoded["input_ids"])
         types.extend(np.asarray(row, dtype=np.int8) for row in encoded.get("token_type_ids", ()))
-    held = {"ids": np.concatenate(ids), "lengths": np.array([len(row) for row in ids], dtype=np.int32)}
+    lengths = np.array([len(row) for row in ids], dtype=np.int32)
+    held = {"ids": np.concatenate(ids), "lengths": lengths, "cut": np.array(cut)}
     return held | ({"types": np.concatenate(types)} if types else {})
 
 
@@ -114,6 +116,7 @@ def text_data(arguments: Namespace, tokenizer: Any, setup: Any = None) -> Data:
 
     evaluation = read(found.evaluation, found.eval_ids, keep=True)
     described = found.describe(text if pair is None else f"{text} + {pair}")
+    cut = {"evaluation": evaluation}
     if isinstance(found, Streamed):
         stream = found.stream(read)
         of_train: dict[str, Any] = {"train": stream, "sampler": stream.sampler}
@@ -121,11 +124,12 @@ def text_data(arguments: Namespace, tokenizer: Any, setup: Any = None) -> Data:
         train = read(found.train, found.ids, keep=True)
         of_train = {"train": train, "lengths": train.lengths}
         described += f", {sum(train.lengths) / len(train):.1f} tokens a row"
+        cut = {"training": train, **cut}
     return Data(
         evaluation=evaluation,
         collate=PadTexts(tokenizer),
         label_names=found.label_names,
-        description=f"{described}, at most {max_length}",
+        description=f"{described}, at most {max_length}: {' and '.join(map(_told, cut.items()))} are cut",
         **of_train,
         eval_lengths=evaluation.lengths,
         preprocessing={
@@ -136,6 +140,11 @@ def text_data(arguments: Namespace, tokenizer: Any, setup: Any = None) -> Data:
         },
         tokenizer=tokenizer,
     )
+
+
+def _told(part: tuple[str, Texts]) -> str:
+    name, texts = part
+    return f"{texts.cut:,} of {len(texts):,} {name} rows ({texts.cut / len(texts):.1%})"
 
 
 def usual_pair(text: str, *tables: Table) -> str | None:
@@ -181,6 +190,8 @@ def _max_length(arguments: Namespace, tokenizer: Any) -> int:
     most = int(min(tokenizer.model_max_length, UNLIMITED))
     if arguments.max_length is None:
         return longest(tokenizer)
+    if "max_length" not in getattr(arguments, "typed", ["max_length"]):  # a script's default yields
+        return min(most, int(arguments.max_length))
     least = tokenizer.num_special_tokens_to_add(pair=arguments.text_pair_column_name is not None) + 1
     if not least <= arguments.max_length <= most:
         reason = f"the tokenizer takes {least} to {most} tokens"
@@ -189,11 +200,13 @@ def _max_length(arguments: Namespace, tokenizer: Any) -> int:
 
 
 def _strings(table: Table, column: str, argument: str) -> list[str]:
-    """The column as strings: numbers and truth values are spelled out; UserError for missing ones and for lists."""
+    """The column as strings: numbers and truth values as JSON spells them; UserError for missing ones and for lists."""
     texts: list[str] = []
     bad = []
     for row, value in enumerate(table.values(column)):
-        if isinstance(value, str | int | float):
+        if isinstance(value, bool):
+            texts.append(str(value).lower())
+        elif isinstance(value, str | int | float) and value == value:
             texts.append(str(value))
         else:
             bad.append(row)

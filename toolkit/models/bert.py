@@ -47,16 +47,22 @@ def default_model() -> tuple[str, str]:
 
 def load_tokenizer(model_name_or_path: str | None) -> Any:
     """The tokenizer that belongs to the model; UserError if it cannot be loaded or cannot pad."""
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     where = _checked(model_name_or_path)
     try:
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise not_loaded(where, error) from error
     if tokenizer.pad_token_id is None:
         remedy = "choose a model whose tokenizer has one"
         raise UserError(fault("--model_name_or_path", where, "its tokenizer has no padding token", remedy))
+    # Behind its last learned position a model fails in the middle of a run; rotary and relative ones have no last.
+    places = getattr(config, "max_position_embeddings", None) or -1
+    learned = getattr(config, "rope_parameters", None) is None and getattr(config, "position_biased_input", True)
+    if learned and 0 < places < tokenizer.model_max_length:
+        tokenizer.model_max_length = places
     return tokenizer
 
 
@@ -83,7 +89,7 @@ def load_bert(
             where,
             id2label=dict(enumerate(names)),
             label2id={name: number for number, name in enumerate(names)},
-            problem_type="single_label_classification",
+            problem_type="single_label_classification" if len(names) > 1 else None,  # it wants two
         )
         if dropout is not None:
             set_dropout(config, dropout, where)

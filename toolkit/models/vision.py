@@ -134,7 +134,7 @@ def load_vision(
             where,
             id2label=dict(enumerate(names)),
             label2id={name: number for number, name in enumerate(names)},
-            problem_type="single_label_classification",
+            problem_type="single_label_classification" if len(names) > 1 else None,  # it wants two
             trust_remote_code=False,
         )
         if dropout is not None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from toolkit.errors import fault
 from toolkit.setup import schema
+from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.offload import SECTIONS, offloads
 
 # Keys of DeepSpeed's JSON that `Setup.build` writes, and its own name for each.
 _OWNED = {
@@ -49,6 +51,27 @@ def partition_fault(where: str, value: Any) -> str | None:
             return fault(where, value, f"not a regular expression: {error}", "correct it")
     elif value not in ("parameters", "uniform"):
         return fault(where, value, "unknown", "one of parameters, uniform, type:REGEX")
+    return None
+
+
+def rank_fault(strategy: str, stages: Given, world: int) -> str | None:
+    """A line where `world` ranks cannot carry the strategy or its stages."""
+    count = stages.value
+    if strategy == "single" and world > 1:
+        return fault("strategy", strategy, f"one process, but there are {world} ranks", "start one process, or use ddp")
+    if not strategy.startswith("pipeline"):
+        line = fault(stages.origin, count, f"{strategy} has no stages", "use the pipeline strategy")
+        return None if count == 1 else line
+    if count < 2:
+        return fault(stages.origin, count, "a pipeline has 2 or more stages", "give one stage a rank")
+    if count > world:
+        remedy = f"start {count} processes, or write stages: {world}" if world > 1 else f"start {count} processes"
+        return fault(stages.origin, count, f"more stages than the {world} rank{'s' * (world > 1)}", remedy)
+    if world % count:
+        reason = f"{world} ranks do not divide into {count} stages ({world} % {count} = {world % count})"
+        return fault(
+            stages.origin, count, reason, f"start {world - world % count} or {world + count - world % count} processes"
+        )
     return None
 
 
@@ -98,4 +121,9 @@ def owned_faults(file: DeepSpeedFile, strategy: str, stage: int | None) -> list[
     if written not in (None, stage):
         where = file.where("zero_optimization.stage")
         faults.append(fault(where, written, f"{strategy} is stage {stage}", "leave it out, or change the strategy"))
+    devices = {f"{key}.device": device for key in SECTIONS if (device := file.get(f"{key}.device")) is not None}
+    if devices and strategy.startswith("zero") and offloads(file) != strategy.endswith("_offload"):
+        other = strategy.removesuffix("_offload") if strategy.endswith("_offload") else f"{strategy}_offload"
+        key, device = next(iter(devices.items()))
+        faults.append(fault(file.where(key), device, f"that is {other}", "leave it out, or change the strategy"))
     return faults

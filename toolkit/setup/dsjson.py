@@ -38,10 +38,6 @@ class DeepSpeedFile:
     def where(self, key: str) -> str:
         return f"{self.path}: {self.names.get(key, key)}"
 
-    def shown(self, key: str, value: Any) -> Any:
-        """The value as the user wrote it: a field of a YAML gives the device of an offload section alone."""
-        return value["device"] if key in self.names and isinstance(value, Mapping) else value
-
     def get(self, key: str) -> Any:
         """The value at a dotted key path; None where it is absent or "auto"."""
         node: Any = self.config
@@ -166,13 +162,10 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, st
     if key in schema.NOT_TAKEN:
         reason, remedy = schema.NOT_TAKEN[key]
         unknown = _nested_faults(file, key, value)
-        remedy = "remove it" if key in file.names else remedy
-        return (
-            unknown if switches_nothing_on(value) else [fault(where, file.shown(key, value), reason, remedy), *unknown]
-        )
+        return unknown if switches_nothing_on(value) else [fault(where, value, reason, remedy), *unknown]
     if name not in known:
         return [fault(where, value, "unknown key, it would be ignored", _remedy(name, key, known))]
-    if value == "auto" and (key in schema.AUTO):
+    if value == "auto" and key in schema.AUTO or value is None and key in schema.NULL:
         return []
     if value == "auto" and known[name] != "any":
         return [fault(where, value, 'there is no rule for "auto" here', "write a value or remove the key")]

@@ -20,8 +20,10 @@ INLINE = {
     "zero_stage": "zero_optimization.stage",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "gradient_clipping",
-    "offload_optimizer_device": "zero_optimization.offload_optimizer",
-    "offload_param_device": "zero_optimization.offload_param",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
 # Fields that are Accelerate's launch or have no effect on training here.
@@ -33,8 +35,6 @@ _LAUNCH_FIELDS = {
     "deepspeed_exclusion_filter",
     "deepspeed_inclusion_filter",
     "deepspeed_moe_layer_cls_names",
-    "offload_optimizer_nvme_path",
-    "offload_param_nvme_path",
 }
 _ENVIRONMENT = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
@@ -42,6 +42,8 @@ _ENVIRONMENT = {
     "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
     "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
     "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",
+    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",
     "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
 }
 
@@ -136,6 +138,11 @@ def _accelerate(
         return f"{yaml}: deepspeed_config.{name}" if name in fields else f"environment: {_ENVIRONMENT.get(name, name)}"
 
     inline = {name: Given(_value(environ[key]), origin(name)) for name, key in _ENVIRONMENT.items() if key in environ}
+    for name in INLINE if deepspeed else ():
+        # `accelerate launch` reads these paths and does not hand them on.
+        path = options.get(name, fields.get(name)) if name.endswith("nvme_path") else None
+        if path not in (None, "", "none"):
+            inline[name] = Given(path, origin(name))
     json_file = None
     if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environ:
         path = _beside(environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"], yaml)
@@ -168,11 +175,12 @@ def inline_file(launch: Launch) -> DeepSpeedFile:
     config: dict[str, Any] = {"zero_optimization": {"stage": 2}}
     names = {"zero_optimization.stage": "deepspeed_config.zero_stage (Accelerate's default)"}
     for name, given in launch.inline.items():
-        key = INLINE[name]
-        section, _, last = key.rpartition(".")
-        value = {"device": given.value} if name.startswith("offload") else given.value
-        (config[section] if section else config)[last] = value
-        names[key] = given.origin.removeprefix(f"{launch.where}: ")
+        *sections, last = INLINE[name].split(".")
+        node = config
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[last] = given.value
+        names[INLINE[name]] = given.origin.removeprefix(f"{launch.where}: ")
     return DeepSpeedFile(launch.where, config, names)
 
 

@@ -1,16 +1,19 @@
-"""Offload: which state of ZeRO lives in the host's memory or on NVMe, and what a file must not ask for there."""
+"""Offload: which state of ZeRO lives in the host's memory, and what a file must not ask for there."""
 
-import os
 from collections.abc import Mapping
-from ctypes.util import find_library
 from typing import Any
 
 from toolkit.errors import fault
 from toolkit.setup.dsjson import DeepSpeedFile
 
-OPTIMIZER, PARAM = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
-DEVICES = ("none", "cpu", "nvme")
+# Each section, and the lowest ZeRO stage that has it.
+SECTIONS = {"zero_optimization.offload_optimizer": 1, "zero_optimization.offload_param": 3}
 _NVME_ALONE = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
+
+
+def offloads(file: DeepSpeedFile) -> bool:
+    """Whether a section of the file names a device."""
+    return any((file.get(f"{key}.device") or "none") != "none" for key in SECTIONS)
 
 
 def default_offload(strategy: str) -> dict[str, dict[str, str]]:
@@ -25,16 +28,27 @@ def default_offload(strategy: str) -> dict[str, dict[str, str]]:
 def settle_offload(
     file: DeepSpeedFile | None, stage: int, stages: int, notes: list[str], faults: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """The sections of `zero_optimization` that switch something on, as DeepSpeed takes them."""
+    """The sections of `zero_optimization` that switch something on, as DeepSpeed takes them.
+
+    `offload_param` needs no `offload_optimizer`: DeepSpeed then keeps masters and optimizer on the rank's own device.
+    """
     sections: dict[str, dict[str, Any]] = {}
-    for key, least in ((OPTIMIZER, 1), (PARAM, 3)):
+    for key, least in SECTIONS.items():
         section = file.get(key) if file is not None else None
-        device = section.get("device", "none") if isinstance(section, Mapping) else "none"
-        if file is None or not isinstance(section, Mapping) or device in ("none", "auto"):
+        if file is None or not isinstance(section, Mapping) or not section:
             continue
-        where = file.where(key if key in file.names else f"{key}.device")
-        if device not in DEVICES:
-            faults.append(fault(where, device, "unknown", f"one of {', '.join(DEVICES)}"))
+        where, device = file.where(f"{key}.device"), section.get("device")
+        if device is None:
+            notes.append(f"{where}: no device is given, nothing is offloaded")
+        elif device in ("none", "auto"):
+            continue
+        elif device == "nvme":
+            # Plain DeepSpeed, a CNN on two CPU ranks: a loss of 2.3 after 5 steps where the CPU's memory gives 0.4. What
+            # is swapped out could not be saved by name either.
+            reason = "DeepSpeed 0.19.8 trains another model with state on NVMe"
+            faults.append(fault(where, device, reason, "write cpu"))
+        elif device != "cpu":
+            faults.append(fault(where, device, "unknown", "write cpu or none"))
         elif stages > 1:
             faults.append(fault(where, device, "a pipeline keeps its state on its own device", "remove the section"))
         elif stage < least:
@@ -42,29 +56,8 @@ def settle_offload(
             reason = f"ZeRO stage {stage} cannot offload that"
             faults.append(fault(where, device, reason, f"write {allowed}, or remove the section"))
         else:
-            if device == "nvme":
-                faults += _nvme_faults(file, key, section, stage)
-            sections[key.rpartition(".")[2]] = taken = {
-                name: value
-                for name, value in section.items()
-                if value not in ("auto", None) and (device == "nvme" or name not in _NVME_ALONE)
-            }
-            unused = [name for name in section if name not in taken and section[name] not in ("auto", None)]
-            if unused:
-                notes.append(f"{where} {device}: not used there: {', '.join(unused)}")
+            given = {name: value for name, value in section.items() if value not in ("auto", None)}
+            sections[key.rpartition(".")[2]] = {name: v for name, v in given.items() if name not in _NVME_ALONE}
+            if unused := [name for name in given if name in _NVME_ALONE]:
+                notes.append(f"{where} cpu: not used there: {', '.join(unused)}")
     return sections
-
-
-def _nvme_faults(file: DeepSpeedFile, key: str, section: Mapping[str, Any], stage: int) -> list[str]:
-    where, remedy, path = file.where(f"{key}.device"), 'write "cpu"', section.get("nvme_path")
-    if stage < 3:
-        return [fault(where, "nvme", f"ZeRO stage {stage} offloads to the CPU alone", f"write stage 3, or {remedy}")]
-    lines = []
-    if not path:
-        lines.append(fault(where, "nvme", "no nvme_path is given", f'add "nvme_path": "/a/folder/there", or {remedy}'))
-    elif not (os.path.isdir(path) and os.access(path, os.W_OK)):
-        where_path, reason = file.where(f"{key}.nvme_path"), "not a folder that can be written to"
-        lines.append(fault(where_path, path, reason, f"give a folder on the NVMe disk, or {remedy}"))
-    if find_library("aio") is None:
-        lines.append(fault(where, "nvme", "libaio is not installed", f"apt install libaio-dev, or {remedy}"))
-    return lines

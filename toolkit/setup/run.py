@@ -10,7 +10,7 @@ from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Gi
 from toolkit.setup.checks import optimizer_faults, partition_fault
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, read_deepspeed_json
 from toolkit.setup.launcher import Launch, check_obtained, inline_file, read_launch
-from toolkit.setup.offload import OPTIMIZER, PARAM
+from toolkit.setup.offload import offloads
 from toolkit.setup.precision import asked_precision
 from toolkit.setup.settled import VALUES, Setup, settle
 
@@ -129,8 +129,7 @@ def _strategy(
         notes.append(f"{where} 1 is no pipeline")
         partition = Given("parameters", "default")
     if stage > 0:
-        offloads = any((file.get(f"{key}.device") or "none") != "none" for key in (OPTIMIZER, PARAM))
-        return Given(f"zero{stage}{'_offload' * offloads}", stage_where), one, partition
+        return Given(f"zero{stage}{'_offload' * offloads(file)}", stage_where), one, partition
     taken = {
         GLOBAL,
         MICRO,
@@ -139,6 +138,7 @@ def _strategy(
         "optimizer",
         "fp16",
         "bf16",
+        "torch_autocast",
         "pipeline",
         "zero_optimization",
     }

@@ -87,6 +87,9 @@ SUBSECTIONS: dict[str, dict[str, str]] = {
     ),
 }
 
+# DeepSpeed takes null for these, as for a key that is missing.
+NULL = frozenset([*SUBSECTIONS, *(f"{section}.nvme_path" for section in SUBSECTIONS)])
+
 OPTIMIZER_PARAMS = _kinds(
     number="lr weight_decay momentum eps dampening",
     list="betas",
@@ -120,6 +123,7 @@ FIXED: dict[str, tuple[object, str]] = {
     "gradient_allreduce_op": ("mean", _AVERAGE),
     "communication_data_type": ("fp32", _TRAVEL),
     "seq_parallel_communication_data_type": ("fp32", _TRAVEL),
+    "torch_autocast.lower_precision_safe_modules": ([], _TRAVEL),
     "zero_allow_untested_optimizer": (True, "the script's optimizer is used in every setup, SGD included"),
     "zero_force_ds_cpu_optimizer": (False, "offloaded Adam and AdamW are DeepSpeed's own anyway, SGD stays torch's"),
     "dataloader_drop_last": (False, "the last incomplete global batch is padded with rows of weight 0"),
@@ -163,7 +167,8 @@ AUTO = frozenset(
     zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_max_live_parameters
     zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_gather_16bit_weights_on_model_save
     zero_optimization.overlap_comm zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
-    zero_optimization.offload_optimizer.device zero_optimization.offload_param.device""".split()
+    zero_optimization.offload_optimizer.device zero_optimization.offload_param.device
+    zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path""".split()
 )
 
 # Known sections that this version does not take: (reason, remedy). One that switches nothing on is dropped.

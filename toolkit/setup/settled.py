@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given, settle_batch
-from toolkit.setup.checks import build_faults, owned_faults
+from toolkit.setup.checks import build_faults, owned_faults, rank_fault
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config
 from toolkit.setup.launcher import Launch
 from toolkit.setup.offload import default_offload, settle_offload
@@ -157,7 +157,7 @@ class Setup:
         if stages is None:
             stages = world_size if strategy.startswith("pipeline") else 1
         local = rank if local_rank is None else local_rank
-        no_launch, no_precision = Given("no", by_hand), Given(mixed_precision, by_hand)
+        no_launch, no_precision = Given("no", by_hand), Given(mixed_precision, f"{by_hand}: mixed_precision")
         typed = None if mixed_precision == "no" else no_precision
         precision, faults = asked_precision(typed, no_launch, file, no_precision)
         if faults:
@@ -181,6 +181,7 @@ class Setup:
         precision = "fp32" if self.mixed_precision == "no" else self.mixed_precision
         if self.mixed_precision != "no":
             precision += " autocast of fp32 weights" if self.autocast_dtype else " weights"
+            precision += f" ({self.origins['mixed_precision']})"
         if self.offloads_optimizer and self.optimizer != "sgd":
             precision += f", {self.optimizer} is DeepSpeedCPUAdam"
         batch = (
@@ -228,7 +229,7 @@ def settle(
         UserError: stages that the ranks cannot carry, or batch numbers that do not multiply.
     """
     name, world = strategy.value, launch.world_size
-    fault_line = _check_ranks(name, stages, world)
+    fault_line = rank_fault(name, stages, world)
     if fault_line:
         raise UserError(fault_line)
     if name.startswith("pipeline"):
@@ -257,7 +258,8 @@ def settle(
     origins |= dict.fromkeys(
         ("launcher", "rank", "local_rank", "world_size", "local_world_size", "use_cpu"), "environment"
     )
-    origins |= dict.fromkeys(("mixed_precision", "weight_dtype", "loss_scale"), precision.origin)
+    origins |= dict.fromkeys(("mixed_precision", "weight_dtype"), precision.origin)
+    origins["loss_scale"] = format.loss_scale.origin
     if launch.requested_processes is not None:
         origins["world_size"] = launch.requested_processes.origin
     return Setup(
@@ -272,7 +274,7 @@ def settle(
         partition=partition.value,
         mixed_precision=precision.value,
         weight_dtype=format.weight_dtype,
-        loss_scale=format.loss_scale,
+        loss_scale=format.loss_scale.value,
         train_batch_size=sizes.train_batch_size,
         train_micro_batch_size_per_gpu=sizes.train_micro_batch_size_per_gpu,
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
@@ -283,29 +285,6 @@ def settle(
         notes=(*notes, *sizes.notes),
         **{key: given.value for key, given in values.items()},
     )
-
-
-def _check_ranks(strategy: str, stages: Given, world: int) -> str | None:
-    count = stages.value
-    if strategy == "single" and world > 1:
-        return fault("strategy", strategy, f"one process, but there are {world} ranks", "start one process, or use ddp")
-    if not strategy.startswith("pipeline"):
-        return (
-            None
-            if count == 1
-            else fault(stages.origin, count, f"{strategy} has no stages", "use the pipeline strategy")
-        )
-    if count < 2:
-        return fault(stages.origin, count, "a pipeline has 2 or more stages", "give one stage a rank")
-    if count > world:
-        remedy = f"start {count} processes, or write stages: {world}" if world > 1 else f"start {count} processes"
-        return fault(stages.origin, count, f"more stages than the {world} rank{'s' * (world > 1)}", remedy)
-    if world % count:
-        reason = f"{world} ranks do not divide into {count} stages ({world} % {count} = {world % count})"
-        return fault(
-            stages.origin, count, reason, f"start {world - world % count} or {world + count - world % count} processes"
-        )
-    return None
 
 
 def _plural(count: int, noun: str) -> str:
