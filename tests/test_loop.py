@@ -138,7 +138,7 @@ def test_an_empty_evaluation_set_is_refused(run: Run) -> None:
 def test_fewer_rows_than_a_global_batch_are_one_padded_batch_but_for_batch_norm(run: Run) -> None:
     with pytest.raises(UserError) as caught:
         run(model=lambda: nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), rows=6)
-    reason = "one global batch is more than the 6 training samples, and an incomplete one is dropped"
+    reason = "one global batch is more than the 6 training samples, and BatchNorm drops an incomplete one"
     assert caught.value.lines == (f"--train_batch_size: 8: {reason}; give at most 6",)
     steps = [row for row in rows_of(run("--max_train_steps", "2", rows=6)) if "loss" in row]
     assert [(row["samples"], row["epoch"]) for row in steps] == [(6, 0), (12, 1)]

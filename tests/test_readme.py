@@ -21,7 +21,7 @@ from unittest.mock import patch
 import pytest
 
 import toolkit
-from toolkit import cli, compare
+from toolkit import cli, compare, report
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -232,7 +232,8 @@ def test_what_a_run_leaves_is_what_the_table_says(newcomer: Path) -> None:
 def test_the_parity_command_is_what_test_compare_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     (command,) = [command for command in ELSEWHERE if command.startswith("oneloop ")]
     monkeypatch.setattr("sys.argv", command.split())
-    with patch.object(compare, "run", return_value=[]) as asked, pytest.raises(SystemExit) as ended:
+    run = patch.object(compare, "run", return_value=[])
+    with run as asked, patch.object(report, "show"), pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 0
     assert asked.call_args.args[0] == [*compare.variants("cnn"), *compare.variants("bert")]

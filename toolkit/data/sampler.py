@@ -45,7 +45,7 @@ class Sampler:
         self.group_by_length, self.drop_last = group_by_length, drop_last
         self.steps_per_epoch = size // train_batch_size if drop_last else math.ceil(size / train_batch_size)
         if self.steps_per_epoch == 0:
-            reason = f"one global batch is more than the {size} training samples, and an incomplete one is dropped"
+            reason = f"one global batch is more than the {size} training samples, and BatchNorm drops an incomplete one"
             remedy = f"give at most {size}" if size else "give a training set with rows"
             raise UserError(fault("--train_batch_size", train_batch_size, reason, remedy))
         self._cached: tuple[int, list[np.ndarray]] | None = None

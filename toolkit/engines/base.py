@@ -76,14 +76,9 @@ class Engine(ABC):
         # Whether a row's result depends on the other rows of its micro-batch.
         self.couples_samples = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         if self.couples_samples and setup.padding_rows:
-            raise UserError(
-                fault(
-                    "train_batch_size",
-                    setup.train_batch_size,
-                    f"needs {setup.padding_rows} padding rows a step, which would enter BatchNorm's statistics",
-                    "choose a batch that divides by ranks and micro-batches, or a norm of single samples",
-                )
-            )
+            reason = f"needs {setup.padding_rows} padding rows a step, which would enter BatchNorm's statistics"
+            remedy = "choose a batch that divides by ranks and micro-batches, or a norm of single samples"
+            raise UserError(fault("train_batch_size", setup.train_batch_size, reason, remedy))
 
     @abstractmethod
     def set_lr(self, learning_rate: float) -> None:
@@ -286,7 +281,8 @@ class Engine(ABC):
         """[n, 4] float64: id, loss, prediction, target of the rows of weight 1; all tensors on the device."""
         logits = logits_of(outputs)
         losses = self._losses(logits, batch.targets)
-        predictions = logits.argmax(-1) if logits.dim() == 2 and logits.shape[1] > 1 else logits.reshape(len(logits))
+        classes = logits.dim() == 2 and (logits.shape[1] > 1 or not batch.targets.is_floating_point())
+        predictions = logits.argmax(-1) if classes else logits.reshape(len(logits))
         columns = (batch.ids, losses, predictions, batch.targets.reshape(len(losses)))
         return torch.stack([column.detach().double() for column in columns], dim=1)[batch.weights > 0]
 
