@@ -43,7 +43,7 @@ def settle_offload(
         elif device in ("none", "auto"):
             continue
         elif device == "nvme":
-            # Plain DeepSpeed, a CNN on two CPU ranks: a loss of 2.3 after 5 steps where the CPU's memory gives 0.4. What
+            # Plain DeepSpeed, a CNN on two CPU ranks: a loss of 2.3 after 5 steps, and 0.4 from the CPU's memory. What
             # is swapped out could not be saved by name either.
             reason = "DeepSpeed 0.19.8 trains another model with state on NVMe"
             faults.append(fault(where, device, reason, "write cpu"))

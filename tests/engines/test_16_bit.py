@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from conftest import Got
 from deepspeed.runtime.fp16 import loss_scaler as deepspeeds
 
 from toolkit.engines.scaler import LossScaler, kept
 from toolkit.setup.precision import LOSS_SCALE
 
+Got = Callable[[str, str], list[Any]]
 ALL = ("single x1", "ddp x2", "zero1 x2", "zero2 x2", "zero3 x2", "zero2_offload x2", "zero3_offload x2", "pipeline x2")
 ZERO = ("zero1 x2", "zero2 x2", "zero3 x2", "zero2_offload x2", "zero3_offload x2")
 PLAIN = ("single x1", "ddp x2")
