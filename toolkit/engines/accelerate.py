@@ -61,7 +61,7 @@ class AccelerateEngine(Engine):
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         self.model.train()
         total = torch.zeros((), device=self.device)
-        loss_scale = self.scaler.cur_scale if self.scaler is not None else None
+        loss_scale = float(self.scaler.cur_scale) if self.scaler is not None else None
         skipped = False
         for batch in take(batches, self.setup.gradient_accumulation_steps):
             batch = on_device(batch, self.device)

@@ -145,17 +145,12 @@ def _build_once(setup: Setup) -> None:
 
 
 def _ops(setup: Setup) -> list[Any]:
-    """Builders of the shared-memory collectives, of the Adam that steps on the host, and of NVMe's reads and writes."""
-    from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
+    """Builders of the shared-memory collectives, and of the Adam that steps on the host."""
+    from deepspeed.ops.op_builder import CPUAdamBuilder
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-    zero = (setup.deepspeed_config or {}).get("zero_optimization", {})
-    nvme = any(zero.get(f"offload_{what}", {}).get("device") == "nvme" for what in ("optimizer", "param"))
-    return (
-        ([ShareMemCommBuilder()] if on_cpu(setup) else [])
-        + ([CPUAdamBuilder()] if setup.offloads_optimizer and setup.optimizer != "sgd" else [])
-        + ([AsyncIOBuilder()] if nvme else [])
-    )
+    adam = setup.offloads_optimizer and setup.optimizer != "sgd"
+    return ([ShareMemCommBuilder()] if on_cpu(setup) else []) + ([CPUAdamBuilder()] if adam else [])
 
 
 def _allow_fp16() -> None:

@@ -82,7 +82,7 @@ class PipelineEngine(Engine):
     def train_step(self, batches: Iterable[Batch]) -> StepStats:
         count = self.setup.gradient_accumulation_steps
         feed = (self._feed(batch, self._scale(batch)) for batch in take(batches, count))
-        loss_scale = self.scaler.cur_scale if self.scaler is not None else None
+        loss_scale = float(self.scaler.cur_scale) if self.scaler is not None else None
         loss = self.engine.train_batch(feed)  # middle stages pull nothing
         grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
         skipped = self.scaler is not None and bool(self.engine.optimizer.overflow)
