@@ -77,10 +77,12 @@ def test_the_schedule_is_the_whole_runs(tmp_path: Path, whole: Run) -> None:
 
 
 def test_another_learning_rate_is_told_and_taken(tmp_path: Path, whole: Run, capfd: Any) -> None:
-    run = fit(tmp_path / "new", RESUME, str(whole.checkpoint(12)), learning_rate=0.5, max_grad_norm=2.0)
+    changed = {"learning_rate": 0.5, "max_grad_norm": 2.0, "mixed_precision": "bf16"}
+    run = fit(tmp_path / "new", RESUME, str(whole.checkpoint(12)), **changed)
     told = capfd.readouterr().err
     assert "oneloop: learning_rate is 0.5, it was 0.05\n" in told
     assert "oneloop: max_grad_norm is 2.0, it was 1.0\n" in told
+    assert "oneloop: mixed_precision is bf16, it was no\n" in told
     assert [row["learning_rate"] for row in run.steps] == pytest.approx(
         [10 * row["learning_rate"] for row in whole.steps[12:]]
     )

@@ -89,10 +89,12 @@ def test_what_is_left_out_is_told(arguments: Given, tmp_path: Path, capfd: pytes
         "train/dog/b",
         "labels.csv",
         "README.md",
+        "extra/owl/1.png",
     )
     _, rows, evaluated = images(tmp_path, arguments(dataset_name=str(tmp_path)))
     assert (rows, evaluated) == ([(1, 0), (2, 1)], [(3, 0)])
-    [told] = [line for line in capfd.readouterr().err.splitlines() if "left out" in line]
+    beside, told = [line for line in capfd.readouterr().err.splitlines() if "left out" in line]
+    assert beside == f"oneloop: {tmp_path}: folders left out, beside its splits: 1 (extra)"
     start = f"oneloop: {tmp_path}/train: files left out, in no class folder or no image by their ending: 4 ("
     assert told == f"{start}Thumbs.db, cat/notes.txt, dog/b, ...)"
 

@@ -29,6 +29,7 @@ MAY_CHANGE = (
     "lr_scheduler_type",
     "num_warmup_steps",
     "max_grad_norm",
+    "mixed_precision",
 )
 
 
@@ -79,7 +80,7 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     writer = f", written by {_value(told, 'strategy')} with {_value(told, 'world_size')} rank(s)" if told else ""
     say(f"resumed from {checkpoint.folder}: step {checkpoint.step}{writer}")
     for name in MAY_CHANGE:
-        if told and _value(told, name) != getattr(engine.setup, name):
+        if name in told and _value(told, name) != getattr(engine.setup, name):
             say(f"{name} is {getattr(engine.setup, name)}, it was {_value(told, name)}")
     if about.get("total_steps") not in (None, total_steps):
         say(f"the schedule now ends at step {total_steps}, not {about['total_steps']}")

@@ -22,7 +22,7 @@ SPLITS = {
 }
 UNLABELLED = ("unsup", "unsupervised")  # IMDb's folder of texts without a label
 NAMED = 5  # files at fault that an error names
-SHOWN = 3  # files left out that a line names
+SHOWN = 3  # files or folders left out that a line names
 
 
 def class_folders(name: str, kind: str) -> dict[str, Path]:
@@ -34,6 +34,7 @@ def class_folders(name: str, kind: str) -> dict[str, Path]:
     if not root.is_dir() or _described(root):
         return {}
     splits = _splits(root)
+    beside = [each.name for each in _folders(root) if each not in splits.values()] if splits else []
     if not splits:
         if any(_has_rows(folder) or _splits(folder) for folder in (root, *_folders(root))):
             return {}
@@ -41,6 +42,8 @@ def class_folders(name: str, kind: str) -> dict[str, Path]:
     for held in (kind, *ENDINGS):
         if any(_holds(folder, ENDINGS[held]) for folder in splits.values()):
             if held == kind:
+                if beside:
+                    say(f"{root}: folders left out, beside its splits: {len(beside):,} ({_first(beside)})")
                 return splits
             reason = f"holds class folders of {held}s, and this script takes {kind}s"
             raise UserError(fault("--dataset_name", name, reason, f"train on {held}s with the other script"))
@@ -87,8 +90,8 @@ def listed(folder: Path, kind: str) -> tuple[list[str], list[str]]:
         reason = f"no {kind} ({', '.join(ENDINGS[kind])}) in {', '.join(empty[:NAMED])}"
         raise UserError(fault("--dataset_name", str(folder), reason, f"put {kind}s there, or remove the folder"))
     if left:
-        named = ", ".join(left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
-        say(f"{folder}: files left out, in no class folder or no {kind} by their ending: {len(left):,} ({named})")
+        why = f"in no class folder or no {kind} by their ending"
+        say(f"{folder}: files left out, {why}: {len(left):,} ({_first(left)})")
     return files, labels
 
 
@@ -149,6 +152,10 @@ def _holds(folder: Path, endings: tuple[str, ...]) -> bool:
 
 def _folders(folder: Path) -> list[Path]:
     return [each for each in _inside(folder) if each.is_dir()]
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def _inside(folder: Path) -> list[Path]:

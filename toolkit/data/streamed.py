@@ -113,7 +113,7 @@ def load_streamed(arguments: Namespace, usual: dict[str, tuple[str, ...]], setup
         raise UserError(fault(train.argument, train.name, reason, remedy))
     first = table_of(head, train.name, held_out + 1, train.class_names)
     columns = chosen_columns(first, evaluation, arguments, usual)
-    labels = _labels(train, columns["label"], setup)
+    labels = _labels(train, columns["label"], arguments.encoding, setup)
     _, eval_ids, names = class_ids(labels, evaluation, columns["label"])
     return Streamed(train, first, evaluation, eval_ids, names, columns, held_out, arguments, setup)
 
@@ -122,7 +122,7 @@ def _typed(arguments: Namespace, name: str) -> Any:
     return getattr(arguments, name) if name in getattr(arguments, "typed", ()) else None
 
 
-def _labels(source: _Source, column: str, setup: Any) -> Table:
+def _labels(source: _Source, column: str, encoding: str | None, setup: Any) -> Table:
     """A table whose rows have every class once: those that the data set names, or else those that its files hold."""
     if names := source.class_names.get(column):
         return Table(source.name, {column: list(range(len(names)))}, source.class_names)
@@ -138,7 +138,7 @@ def _labels(source: _Source, column: str, setup: Any) -> Table:
             keys.update(label_keys(table_of(rows, source.name, 1, {}), column))
         return {"names": np.frombuffer(json.dumps(sorted(keys)).encode(), dtype=np.uint8)}
 
-    key = {"files": of_contents(source.files), "column": column}
+    key = {"files": of_contents(source.files), "column": column, "encoding": encoding}
     held = prepared("classes", key, make, setup)["names"]
     return Table(source.name, {column: json.loads(held.tobytes())})
 
