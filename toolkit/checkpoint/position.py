@@ -35,7 +35,7 @@ class Position:
         """The step has been evaluated."""
         self.scores, self.evaluation_due = scores, False
         loss = scores["loss"]
-        if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
+        if loss is not None and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best_step, self.best_loss = self.step, loss
 
     @property

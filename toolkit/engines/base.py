@@ -20,7 +20,7 @@ from toolkit.data.batch import Batch
 from toolkit.engines import group, host_adam, scaler, state
 from toolkit.engines.batches import Batches, logits_of
 from toolkit.engines.first_step import FirstStep, check_ranks_agree
-from toolkit.engines.precision import check_fp32, keep_batch_norm_exact
+from toolkit.engines.precision import check_not_16_bit, keep_batch_norm_exact
 from toolkit.engines.ranks import gather_rows, on_rank_0
 from toolkit.engines.scores import scores_of
 from toolkit.engines.state import Slot, Stored, saved_buffers, share_out
@@ -54,7 +54,7 @@ class Engine(ABC):
     eval_chunk: int  # batches scored between two looks at whether to go on
 
     def __init__(self, setup: Setup, model: nn.Module, loss_fn: LossFn) -> None:
-        check_fp32(model)
+        check_not_16_bit(model)
         if cast := setup.weight_dtype != "float32":
             keep_batch_norm_exact(model)
         self.setup = setup

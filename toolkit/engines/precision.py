@@ -11,10 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from toolkit.errors import UserError, fault
 
 
-def check_fp32(model: nn.Module) -> None:
-    """Raise UserError for parameters to train that come in another format: precision is the setup's matter."""
+def check_not_16_bit(model: nn.Module) -> None:
+    """Raise UserError for parameters to train that come in 16 bit: precision is the setup's matter."""
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
             dtype = str(parameter.dtype).removeprefix("torch.")
             remedy = "build or load it with dtype=torch.float32; --mixed_precision bf16 or fp16 sets the precision"
             raise UserError(fault("model", name, f"is {dtype}, and training starts from fp32", remedy))
