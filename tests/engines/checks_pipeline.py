@@ -161,12 +161,12 @@ def refused(strategy: str) -> dict[str, Any]:
     cases: dict[str, tuple[nn.Module, str]] = {
         "one layer": (Chain(nn.Linear(4, 2)), "parameters"),
         "no layers named": (nn.Linear(4, 2), "parameters"),
-        "frozen stage": (small.identity(3), "uniform"),
+        "frozen stage": (Chain(*(nn.Linear(2, 2) for _ in range(4))), "uniform"),
         "stage without parameters": (Chain(nn.Linear(4, 2), nn.Linear(2, 2), nn.Tanh(), nn.Tanh()), "uniform"),
         "parameter left out": (Forgets(*(nn.Linear(2, 2) for _ in range(3))), "uniform"),
         "no such type": (Chain(nn.Linear(4, 2), nn.Linear(2, 2)), "type:nosuch"),
     }
-    cases["frozen stage"][0][0].requires_grad_(False)  # type: ignore[index]
+    cases["frozen stage"][0][:2].requires_grad_(False)  # type: ignore[index]
     left: dict[str, Any] = {}
     for name, (model, partition) in cases.items():
         try:
