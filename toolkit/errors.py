@@ -1,5 +1,9 @@
 """A user's mistake, told in one line each: what came, the rule, what to edit and where."""
 
+from __future__ import annotations
+
+from typing import Any
+
 PREFIX = "oneloop: error: "
 
 
@@ -14,10 +18,41 @@ class UserError(Exception):
         self.lines = lines
 
 
+class Place(str):
+    """ "FILE: KEY" as it is shown, with its parts and the key's line in the file."""
+
+    file: str
+    key: str
+    line: int | None
+
+    def __new__(cls, file: str, key: str = "", line: int | None = None) -> Place:
+        self = super().__new__(cls, f"{file}: {key}" if key else file)
+        self.file, self.key, self.line = file, key, line
+        return self
+
+
+class Fault(str):
+    """The text of one mistake, with the parts that it was made of."""
+
+    where: str
+    value: object
+    reason: str
+    remedy: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """`file`, `line` and `key` are null where there is none; an argument is a key without a file."""
+        where = self.where
+        file, key, line = (where.file, where.key, where.line) if isinstance(where, Place) else (None, where, None)
+        parts = {"value": self.value, "reason": self.reason, "remedy": self.remedy}
+        return {"file": file, "line": line, "key": key or None} | parts
+
+
 def fault(where: str, value: object, reason: str, remedy: str) -> str:
-    """The one form of an error line: `where` is a file with a key, or an argument.
+    """The one form of an error line, a `Fault`; `where` is a `Place` in a file, or an argument.
 
     >>> fault("--max_grad_norm", -1, "must be 0 or more", "0 turns clipping off")
     '--max_grad_norm: -1: must be 0 or more; 0 turns clipping off'
     """
-    return f"{where}: {value!r}: {reason}; {remedy}"
+    line = Fault(f"{where}: {value!r}: {reason}; {remedy}")
+    line.where, line.value, line.reason, line.remedy = where, value, reason, remedy
+    return line

@@ -6,15 +6,14 @@ DeepSpeed itself reads hjson (comments, trailing commas), Accelerate reads json 
 import copy
 import difflib
 import json
-import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.errors import UserError, fault
+from toolkit.errors import Place, fault
 from toolkit.setup import schema
+from toolkit.setup.jsonfile import read_json
 
 _EXPECTED = {
     "positive": "integer of 1 or more",
@@ -34,9 +33,11 @@ class DeepSpeedFile:
     path: str
     config: Mapping[str, Any]
     names: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)  # of the names
 
-    def where(self, key: str) -> str:
-        return f"{self.path}: {self.names.get(key, key)}"
+    def where(self, key: str) -> Place:
+        name = self.names.get(key, key)
+        return Place(self.path, name, self.lines.get(name))
 
     def get(self, key: str) -> Any:
         """The value at a dotted key path; None where it is absent or "auto"."""
@@ -48,90 +49,10 @@ class DeepSpeedFile:
         return None if node == "auto" else node
 
 
-def read_deepspeed_json(path: str) -> dict[str, Any]:
-    """Strict JSON: a byte-order mark passes; comments, duplicates, NaN, empty files and non-objects do not.
-
-    Raises:
-        UserError: one line with path, line and column.
-    """
-    if not os.path.isfile(path):
-        raise UserError(
-            fault(path, "no such file", f"searched from {os.getcwd()}", "give the path of a DeepSpeed JSON")
-        )
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(fault(path, "unreadable", str(error), "save it as UTF-8 text")) from None
-    if not text.strip():
-        raise UserError(fault(path, "", "the file is empty (line 1 column 1)", "write {} or a DeepSpeed configuration"))
-    try:
-        config = json.loads(
-            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_short_integer
-        )
-    except RecursionError:
-        raise UserError(fault(path, text[:20] + "...", "nested too deep", "write a DeepSpeed configuration")) from None
-    except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1].strip() if error.lineno <= len(text.splitlines()) else ""
-        reason = f"{error.msg} at line {error.lineno} column {error.colno}"
-        raise UserError(
-            fault(path, line, reason, "write strict JSON: no comments, no trailing commas, double quotes")
-        ) from None
-    except _Refused as refused:
-        spot = _position(text, refused.pattern, refused.last)
-        raise UserError(
-            fault(
-                f"{path}: {refused.key}" if refused.key else path,
-                refused.value,
-                f"{refused.reason} at {spot}",
-                refused.remedy,
-            )
-        ) from None
-    if not isinstance(config, dict):
-        kind = type(config).__name__
-        raise UserError(
-            fault(path, config, f"expected an object at line 1 column 1, got {kind}", 'write {"key": value}')
-        )
-    return config
-
-
-class _Refused(Exception):
-    def __init__(self, key: str, value: object, reason: str, remedy: str, pattern: str, last: bool) -> None:
-        self.key, self.value, self.reason, self.remedy, self.pattern, self.last = (
-            key,
-            value,
-            reason,
-            remedy,
-            pattern,
-            last,
-        )
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            both = [each for name, each in pairs if name == key]
-            raise _Refused(key, both, "stands twice", "keep one", f'"{re.escape(key)}"\\s*:', True)
-        result[key] = value
-    return result
-
-
-def _no_constant(name: str) -> Any:
-    raise _Refused("", name, "is not JSON", "write a finite number", re.escape(name), False)
-
-
-def _short_integer(text: str) -> int:
-    if len(text) > 20 or abs(int(text)) > schema.LARGEST:
-        shown = text if len(text) <= 20 else f"{text[:10]}... ({len(text)} characters)"
-        raise _Refused("", shown, "is more than 64 bits hold", "write a smaller number", re.escape(text), False)
-    return int(text)
-
-
-def _position(text: str, pattern: str, last: bool) -> str:
-    matches = list(re.finditer(pattern, text))
-    start = matches[-1 if last else 0].start() if matches else 0
-    return f"line {text.count(chr(10), 0, start) + 1} column {start - text.rfind(chr(10), 0, start)}"
+def read_deepspeed_json(path: str) -> DeepSpeedFile:
+    """The file as it stands; see `read_json` for what is refused."""
+    config, lines = read_json(path)
+    return DeepSpeedFile(path, config, lines=lines)
 
 
 def check_keys(file: DeepSpeedFile) -> list[str]:

@@ -76,7 +76,7 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
             if typed is not None and os.path.realpath(typed) != os.path.realpath(launch.json_file.value):
                 reason = f"{launch.json_file.origin} names {launch.json_file.value}"
                 faults.append(fault("--deepspeed_config", typed, reason, "name one file, in one place"))
-            return DeepSpeedFile(launch.json_file.value, read_deepspeed_json(launch.json_file.value))
+            return read_deepspeed_json(launch.json_file.value)
         if launch.inline and typed is not None:
             origin = next(iter(launch.inline.values())).origin
             remedy = "drop the argument, or write deepspeed_config_file there instead of the single keys"
@@ -84,7 +84,7 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
         if typed is None:
             return inline_file(launch)
     if typed is not None:
-        return DeepSpeedFile(typed, read_deepspeed_json(typed))
+        return read_deepspeed_json(typed)
     if launch.launcher == "deepspeed":
         return DeepSpeedFile("deepspeed without a JSON", {"zero_optimization": {"stage": 1}})
     if getattr(arguments, "deepspeed", None):
