@@ -20,6 +20,7 @@ DEFAULTS = {
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
 UNUSED = ("text_column_name", "text_pair_column_name", "max_length", "group_by_length")
+LAYERS = 4  # that a pipeline can cut: stem, body, hidden, head
 OWN_MODEL = ("norm", "activation", "pooling", "width")  # of the CNN: refused beside --model_name_or_path
 
 
@@ -37,7 +38,7 @@ def own_arguments(group: argparse._ArgumentGroup) -> None:
 def main() -> None:
     # Arguments and setup: refused here, before anything is loaded.
     arguments = toolkit.parse_arguments(
-        description=__doc__, defaults=DEFAULTS, extra=own_arguments, unused=UNUSED, own_model=OWN_MODEL
+        description=__doc__, defaults=DEFAULTS, extra=own_arguments, unused=UNUSED, own_model=OWN_MODEL, layers=LAYERS
     )
     setup = toolkit.Setup.from_run(arguments)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,14 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     def train(
-        *argv: str, model: Any = None, rows: int = 20, metrics: Any = (), x: float = 1.0, held_out: int = 5
+        *argv: str,
+        model: Any = None,
+        rows: int = 20,
+        metrics: Any = (),
+        x: float = 1.0,
+        held_out: int = 5,
+        section: Any = None,
+        origins: Any = (),
     ) -> Path:
         folder = tmp_path / "run"
         arguments = toolkit.parse_arguments(["--output_dir", str(folder), *argv], description="", defaults={})
@@ -56,10 +64,11 @@ def run(tmp_path: Path) -> Run:
             launcher="python",
             use_cpu=True,
             train_batch_size=8,
-            learning_rate=0.1,
             optimizer="sgd",
-            num_warmup_steps=arguments.num_warmup_steps,
+            **({"deepspeed": {"scheduler": section}} if section else {"learning_rate": 0.1}),
+            **({"num_warmup_steps": arguments.num_warmup_steps} if "num_warmup_steps" in arguments.typed else {}),
         )
+        setup = replace(setup, origins={**setup.origins, **dict(origins)})
         inputs, targets = torch.full((rows, 2), x), torch.ones(rows, 1)
         data = toolkit.Data(TensorDataset(inputs, targets), TensorDataset(inputs[:held_out], targets[:held_out]))
         build = model or (lambda: nn.Linear(2, 1))
@@ -149,6 +158,44 @@ def test_what_never_takes_effect_is_said(run: Run, capfd: pytest.CaptureFixture[
     told = capfd.readouterr().err
     assert "oneloop: num_warmup_steps 50 takes all 2 steps: the peak is not reached" in told
     assert "oneloop: train_batch_size 8 is more than the 6 rows: the rest is padding" in told
+
+
+def test_a_schedule_of_deepspeeds_ends_with_the_run(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    params = {"warmup_max_lr": 0.1, "warmup_num_steps": 2, "total_num_steps": "auto", "warmup_type": "linear"}
+    folder = run("--num_train_epochs", "2", section={"type": "WarmupDecayLR", "params": params})
+    rates = [row["learning_rate"] for row in rows_of(folder) if "loss" in row]
+    assert rates == pytest.approx([0, 0, 0.05, 0.1, 0.075, 0.05])
+    assert "the schedule's" not in capfd.readouterr().err
+
+
+def test_a_schedule_of_deepspeeds_of_another_length_is_said(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    params: dict[str, Any] = {"warmup_max_lr": 0.1, "warmup_num_steps": 2, "total_num_steps": 4}
+    run("--max_train_steps", "3", section={"type": "WarmupDecayLR", "params": params})
+    told = capfd.readouterr().err
+    assert "oneloop: the schedule's total_num_steps is 4, this run has 3 steps" in told
+    assert "the peak is not reached" not in told
+
+
+def test_a_cycle_that_never_comes_to_its_peak_is_said(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    params: dict[str, Any] = {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, "cycle_momentum": False}
+    run("--max_train_steps", "1", section={"type": "OneCycle", "params": params})
+    assert "cycle_first_step_size 2000 takes all 1 steps: the peak is not reached" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("argv", "end"), [(("--num_train_epochs", "2"), "--num_train_epochs"), ((), "")])
+def test_a_warm_up_longer_than_a_run_of_the_users_length_is_refused(
+    run: Run, capfd: pytest.CaptureFixture[str], argv: Sequence[str], end: str
+) -> None:
+    origins = {"num_warmup_steps": "--num_warmup_steps"}
+    if not end:  # the length is the script's default: 3 epochs of 1 step
+        run("--num_warmup_steps", "50", *argv, rows=6, origins=origins)
+        assert "num_warmup_steps 50 takes all 3 steps: the peak is not reached" in capfd.readouterr().err
+        return
+    with pytest.raises(UserError) as caught:
+        run("--num_warmup_steps", "50", *argv, rows=6, origins=origins)
+    reason = f"the warm-up is longer than the run: {end} gives 2 steps"
+    remedy = "warm up for fewer steps, or train for more"
+    assert caught.value.lines == (f"--num_warmup_steps: 50: {reason}; {remedy}",)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "config", "checkpoints"])

@@ -10,6 +10,7 @@ from toolkit.errors import UserError, fault
 from toolkit.kinds import Kind, encoding, one_of, path, real, steps_or_epoch, switch, whole
 from toolkit.setup.dsjson import nearest
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
+from toolkit.together import check_streaming, check_together, one_deepspeed_file
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
@@ -64,9 +65,10 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
 
 class _Parser(argparse.ArgumentParser):
     faults: Sequence[str] = ()  # found before the one that ends the parse
+    argv: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(*self.faults, fault("arguments", " ".join(sys.argv[1:]), message, "see --help"))
+        raise UserError(*self.faults, fault("arguments", " ".join(self.argv), message, "see --help"))
 
     def print_help(self, file: Any = None) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -81,8 +83,12 @@ def parse_arguments(
     extra: Callable[[argparse._ArgumentGroup], None] | None = None,
     unused: Sequence[str] = (),
     own_model: Sequence[str] = (),
+    layers: int | None = None,
 ) -> argparse.Namespace:
     """Parses and checks the command line.
+
+    `oneloop check` reads `defaults`, `unused`, `own_model` and `layers` in the script's text: it finds literals, here
+    or in constants of the module.
 
     Args:
         defaults: the script's own values in place of those in `ARGUMENTS` and of `extra`.
@@ -90,25 +96,85 @@ def parse_arguments(
         unused: names of arguments, or of the groups "model" and "data", that the script has no use for: refused when
             typed and left out of --help.
         own_model: names of arguments that shape the script's own model: refused beside --model_name_or_path.
+        layers: of the script's own model, which a pipeline cuts.
 
     Returns:
-        A namespace with every argument, `typed` (names the user gave, which bind where defaults yield) and `script`.
+        A namespace with every argument, `typed` (names the user gave, which bind where defaults yield), `script`,
+        `script_defaults` and `script_layers`.
 
     Raises:
-        UserError: one line for each unknown argument and each bad value.
+        UserError: one line for each unknown argument and each bad value, and for each mistake in the config files.
         ValueError: the script's author named an argument that there is not, or a default out of its range.
     """
+    arguments, faults = read_arguments(
+        argv,
+        description=description,
+        defaults=defaults,
+        extra=extra,
+        unused=unused,
+        own_model=own_model,
+        layers=layers,
+    )
+    if faults:
+        from toolkit.setup.run import resolve
+
+        raise UserError(*faults, *resolve(arguments, os.environ).faults)
+    return arguments
+
+
+def read_arguments(
+    argv: Sequence[str] | None = None,
+    *,
+    description: str,
+    defaults: Mapping[str, Any],
+    extra: Callable[[argparse._ArgumentGroup], None] | None = None,
+    unused: Sequence[str] = (),
+    own_model: Sequence[str] = (),
+    layers: int | None = None,
+    script: str | None = None,
+) -> tuple[argparse.Namespace, list[str]]:
+    """As `parse_arguments`, with the faults beside the namespace, in which a faulty argument has its default."""
     if "per_device_train_batch_size" in defaults:
         raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
     faults: list[str] = []
     parser = _Parser(description=description, allow_abbrev=False)
-    parser.faults = faults
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}
+    script = sys.argv[0] if script is None else script
+    parser.faults, parser.argv = faults, sys.argv[1:] if argv is None else argv
     fallback = {name: _default(name, kind, defaults.get(name, default)) for _, name, kind, default, _ in ARGUMENTS}
     of_group = {group: [row[1] for row in ARGUMENTS if row[0] == group] for group in ("model", "data")}
     unused = [each for name in unused for each in of_group.get(name, [name])]
     if strange := [name for name in unused if name not in fallback]:
         raise ValueError(f"unused names no argument: {', '.join(strange)}")
+    bad: set[str] = set()
+    _add_arguments(parser, fallback, unused, faults, bad)
+    if extra is not None:
+        extra(parser.add_argument_group("this script"))
+    _add_own(parser, fallback, defaults, own_model, faults, bad)
+    try:
+        found, unknown = parser.parse_known_args(argv)
+    except UserError as error:
+        found, unknown, faults = argparse.Namespace(), [], list(error.lines)
+    options = [option for action in parser._actions for option in action.option_strings]
+    for token in unknown:
+        if token.startswith("-") or token == unknown[0]:
+            name = token.partition("=")[0]
+            faults.append(fault(name, token, "unknown argument", nearest(name, options) or "see --help"))
+    for name in bad & set(vars(found)):
+        delattr(found, name)
+    typed = frozenset(vars(found))
+    one_deepspeed_file(found, faults)
+    values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
+    check_together(found, values["optimizer"], unused, own_model, script, faults)
+    check_streaming(found, values, faults)
+    told = {"typed": typed, "script": script, "script_defaults": fallback, "script_layers": layers}
+    return argparse.Namespace(**values, **told), faults
+
+
+def _add_arguments(
+    parser: _Parser, fallback: Mapping[str, Any], unused: Sequence[str], faults: list[str], bad: set[str]
+) -> None:
+    """The arguments that every script has."""
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(row[0] for row in ARGUMENTS)}
     for group, name, kind, _, text in ARGUMENTS:
         shown = "" if fallback[name] is None else f" (default: {fallback[name]})".replace("%", "%%")
         several: dict[str, Any] = {"nargs": "?", "const": True} if kind is switch else {}
@@ -117,7 +183,7 @@ def parse_arguments(
         )
         groups[group].add_argument(
             f"--{name}",
-            type=_collecting(name, kind, faults),
+            type=_collecting(name, name, kind, faults, bad),
             default=argparse.SUPPRESS,
             metavar=metavar,
             help=argparse.SUPPRESS if name in unused else text + shown,
@@ -130,8 +196,17 @@ def parse_arguments(
     groups["launcher"].add_argument(
         "--local_rank", "--local-rank", type=int, default=argparse.SUPPRESS, help="set by launchers; not used"
     )
-    if extra is not None:
-        extra(parser.add_argument_group("this script"))
+
+
+def _add_own(
+    parser: _Parser,
+    fallback: dict[str, Any],
+    defaults: Mapping[str, Any],
+    own_model: Sequence[str],
+    faults: list[str],
+    bad: set[str],
+) -> None:
+    """Takes the script's own arguments, which `parser` has by now, as `ARGUMENTS` are taken."""
     own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
     for what, names in (("defaults", defaults), ("own_model", own_model)):
         if strange := [name for name in names if name not in fallback and name not in own]:
@@ -143,33 +218,11 @@ def parse_arguments(
             fallback[dest] = _default(dest, kind, value) if isinstance(value, str) else value
             action.default = argparse.SUPPRESS
         if action.nargs != 0:  # a flag takes no value
-            action.type = _collecting(
-                action.option_strings[0].lstrip("-") if action.option_strings else dest, kind, faults
-            )
+            name = action.option_strings[0].lstrip("-") if action.option_strings else dest
+            action.type = _collecting(name, dest, kind, faults, bad)
             if action.choices is not None:
                 action.metavar = action.metavar or f"{{{','.join(map(str, action.choices))}}}"
                 action.choices = None
-    found, unknown = parser.parse_known_args(argv)
-    options = [option for action in parser._actions for option in action.option_strings]
-    for token in unknown:
-        if token.startswith("-") or token == unknown[0]:
-            faults.append(
-                fault(
-                    token.partition("=")[0],
-                    token,
-                    "unknown argument",
-                    nearest(token.partition("=")[0], options) or "see --help",
-                )
-            )
-    typed = frozenset(vars(found))
-    _one_deepspeed_file(found, faults)
-    values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
-    _check_together(found, values["optimizer"], unused, own_model, faults)
-    _check_streaming(found, values, faults)
-    if faults:
-        raise UserError(*faults)
-    values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
-    return argparse.Namespace(**values, typed=typed, script=sys.argv[0])
 
 
 def _default(name: str, kind: Kind, value: Any) -> Any:
@@ -200,76 +253,15 @@ def _own_kind(action: argparse.Action) -> Kind:
     return read
 
 
-def _collecting(name: str, kind: Kind, faults: list[str]) -> Kind:
-    """`kind`, with its complaint collected instead of ending the parse at the first."""
+def _collecting(name: str, dest: str, kind: Kind, faults: list[str], bad: set[str]) -> Kind:
+    """`kind`, with its complaint collected instead of ending the parse at the first; `bad` gets the `dest`."""
 
     def read(text: str) -> Any:
         try:
             return kind(text)
         except ValueError as error:
             faults.append(fault(f"--{name}", text, str(error), "correct the value"))
+            bad.add(dest)
             return None
 
     return read
-
-
-def _one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
-    """--deepspeed FILE is --deepspeed_config FILE; a bare --deepspeed says no file."""
-    file = getattr(found, "deepspeed", None)
-    if not isinstance(file, str):
-        return
-    other = getattr(found, "deepspeed_config", file)
-    if os.path.realpath(other) != os.path.realpath(file):
-        faults.append(fault("--deepspeed", file, f"--deepspeed_config names {other}", "name one file"))
-    found.deepspeed_config = file
-
-
-def _check_together(
-    found: argparse.Namespace, optimizer: Any, unused: Sequence[str], own_model: Sequence[str], faults: list[str]
-) -> None:
-    """What would be taken and then not used."""
-    given = vars(found)
-    script = os.path.basename(sys.argv[0])
-    faults += [
-        fault(f"--{name}", given[name], f"{script} has no use for it", "leave it out")
-        for name in unused
-        if name in given
-    ]
-    if "model_name_or_path" in given and "model_name_or_path" not in unused:
-        reason = f"shapes the model that {script} has of its own, not {given['model_name_or_path']}"
-        remedy = "leave it out, or --model_name_or_path"
-        faults += [fault(f"--{name}", given[name], reason, remedy) for name in own_model if name in given]
-    if "momentum" in given and optimizer in ("adam", "adamw"):
-        faults.append(
-            fault("--momentum", given["momentum"], f"{optimizer} has none", "leave it out, or --optimizer sgd")
-        )
-    if "dataset_name" in given and ("train_file" in given or "validation_file" in given):
-        faults.append(
-            fault("--dataset_name", given["dataset_name"], "stands beside a local file", "give one of the two")
-        )
-    if "dataset_config_name" in given and "dataset_name" not in given:
-        value = given["dataset_config_name"]
-        faults.append(fault("--dataset_config_name", value, "belongs to a data set", "give --dataset_name too"))
-
-
-def _check_streaming(found: argparse.Namespace, values: Mapping[str, Any], faults: list[str]) -> None:
-    """What a stream needs, and what it has not."""
-    given = vars(found)
-    if not values["streaming"]:
-        if "shuffle_buffer_size" in given:
-            reason = "goes with --streaming, which is not given"
-            faults.append(fault("--shuffle_buffer_size", given["shuffle_buffer_size"], reason, "give both, or neither"))
-        return
-    if values["max_train_steps"] is None:
-        faults.append(fault("--streaming", True, "where a stream ends is not known", "give --max_train_steps too"))
-    if values["dataset_name"] is None and values["train_file"] is None:
-        remedy = "give --dataset_name or --train_file too"
-        faults.append(fault("--streaming", True, "the embedded sample is in memory", remedy))
-    if given.get("group_by_length"):
-        reason = "the lengths of a stream are not known ahead"
-        faults.append(fault("--group_by_length", True, reason, "leave it or --streaming out"))
-    if values["checkpointing_steps"] == "epoch":
-        faults.append(fault("--checkpointing_steps", "epoch", "a stream has no epochs", "give a number of steps"))
-    if values["on_bad_sample"] == "skip":
-        reason = "which rows of a stream are bad is not known ahead, and every rank must make the same steps"
-        faults.append(fault("--on_bad_sample", "skip", reason, "leave it or --streaming out"))

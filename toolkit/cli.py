@@ -19,7 +19,9 @@ def main() -> None:
     """Entry point; exits 0, 1 where a comparison differs, 2 for a user's mistake and for what is not whole."""
     quiet_libraries(verbose=False)
     try:
-        arguments = _parser().parse_args()
+        options, script = _before_script(sys.argv[1:])
+        arguments = _parser().parse_args(options)
+        arguments.script = script
         sys.exit(arguments.run(arguments))
     except UserError as error:
         print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
@@ -48,6 +50,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="oneloop", description="One training loop, every setup, proven equal.")
     parser.add_argument("--version", action="version", version=f"oneloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+
+    check = commands.add_parser(
+        "check",
+        help="settle a command's files and arguments as its run would, and start nothing",
+        usage="oneloop check [options] [SCRIPT [its arguments]]",
+    )
+    check.add_argument("--config_file", type=_text, metavar="FILE", help="Accelerate YAML: as accelerate launch")
+    check.add_argument("--deepspeed_config", type=_text, metavar="FILE", help="DeepSpeed JSON")
+    check.add_argument("--hostfile", type=_text, metavar="FILE", help="hosts and their slots, for deepspeed")
+    check.add_argument("--num_processes", type=_at_least_1, metavar="N", help="ranks over all machines")
+    check.add_argument("--json", action="store_true", help="setup, errors and warnings as one JSON object")
+    check.add_argument("--explain", type=_text, metavar="KEY", help="what a key means, who may set it, which wins")
+    check.set_defaults(run=_check)
+
+    init = commands.add_parser("init", help="write a matched Accelerate YAML and DeepSpeed JSON for this machine")
+    init.add_argument("setup", type=_text, metavar="SETUP", help="single, ddp, zero2, pipeline, ...")
+    init.add_argument("--output_dir", type=_text, default=".", metavar="FOLDER", help="where they go (.)")
+    init.add_argument("--num_processes", type=_at_least_1, metavar="N", help="ranks; this machine's where left out")
+    init.set_defaults(run=_init)
 
     parity = commands.add_parser(
         "parity",
@@ -89,6 +110,53 @@ def _parser() -> argparse.ArgumentParser:
     brought.add_argument("out", type=_path, help="a new folder")
     brought.set_defaults(run=_import)
     return parser
+
+
+def _before_script(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(our own words, the script of `check` with its arguments, which may look like ours)."""
+    at = 1
+    while argv[:1] == ["check"] and at < len(argv):
+        if not argv[at].startswith("-"):
+            return argv[:at], argv[at:]
+        at += 1 if "=" in argv[at] or argv[at] in ("--json", "-h", "--help") else 2
+    return argv, []
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    if arguments.explain is not None:
+        from toolkit.setup.explain import explain
+
+        print(explain(arguments.explain))
+        return 0
+    from toolkit.check import check
+
+    script, *script_arguments = arguments.script or [None]
+    report = check(
+        os.environ,
+        config_file=arguments.config_file,
+        deepspeed_config=arguments.deepspeed_config,
+        hostfile=arguments.hostfile,
+        num_processes=arguments.num_processes,
+        script=script,
+        script_arguments=script_arguments,
+    )
+    if arguments.json:
+        print(report.as_json())
+        return 2 if report.errors else 0
+    if report.errors:
+        raise UserError(*report.errors)
+    print(report.table())
+    for note in report.warnings:
+        print(f"note: {note}")
+    return 0
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from toolkit.setup.templates import write_setup
+
+    for path in write_setup(arguments.setup, arguments.output_dir, arguments.num_processes):
+        print(path)
+    return 0
 
 
 def _parity(arguments: argparse.Namespace) -> int:

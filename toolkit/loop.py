@@ -19,6 +19,8 @@ from toolkit.launch import say
 from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
 from toolkit.output import claim, clear, let_go
+from toolkit.setup import Setup
+from toolkit.setup.schedule import warmup_fault
 
 
 @let_go()
@@ -35,15 +37,15 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
         The last evaluation's scores, equal on every rank; empty without an evaluation set.
 
     Raises:
-        UserError: the output folder holds another run, or the checkpoint to go on from does not fit.
+        UserError: the output folder holds another run, the checkpoint to go on from does not fit, or the warm-up is
+            longer than the run.
         stop.Ended: a SystemExit with 143 or 130 after a signal, 3 where the last checkpoint could not be saved.
     """
     setup = engine.setup
     train, evaluation = loaders(engine, data, arguments)
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
     last_step = min(total_steps, arguments.stop_after_steps or total_steps)
-    if setup.num_warmup_steps >= total_steps:
-        say(f"num_warmup_steps {setup.num_warmup_steps} takes all {total_steps} steps: the peak is not reached")
+    _check_schedule(setup, arguments, total_steps)
 
     output_dir, checkpoint = claim(arguments)
     at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
@@ -62,6 +64,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
                 learning_rate=setup.learning_rate,
                 num_warmup_steps=setup.num_warmup_steps,
                 total_steps=total_steps,
+                params=setup.lr_schedule,
             )
             engine.set_lr(learning_rate)
             stats = engine.train_step(batches)  # forward, backward, clip, optimizer
@@ -102,6 +105,22 @@ def _steps(train: TrainLoader, at: Position, last_step: int) -> Iterator[Iterato
             if at.step == last_step or not stop.go_on():
                 return
             yield batches
+
+
+def _check_schedule(setup: Setup, arguments: Any, total_steps: int) -> None:
+    """A warm-up longer than a run that the user bounded is refused; what else does not fit the run's length is said."""
+    asked = [name for name in ("max_train_steps", "num_train_epochs") if name in getattr(arguments, "typed", ())]
+    origin = setup.origins.get("num_warmup_steps", "")
+    if asked and (lines := warmup_fault(setup.num_warmup_steps, origin, total_steps, f"--{asked[0]}")):
+        raise UserError(*lines)
+    rises = {"num_warmup_steps": setup.num_warmup_steps}
+    rises["cycle_first_step_size"] = setup.lr_schedule.get("cycle_first_step_size", 0)
+    for name, steps in rises.items():
+        if steps >= total_steps:
+            say(f"{name} {steps} takes all {total_steps} steps: the peak is not reached")
+    end = setup.lr_schedule.get("total_num_steps", "auto")
+    if end not in ("auto", total_steps):
+        say(f"the schedule's total_num_steps is {end}, this run has {total_steps} steps")
 
 
 def _check_same_rows(name: str, count: int) -> None:

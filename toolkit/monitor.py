@@ -181,7 +181,8 @@ class Monitor:
         (self.output_dir / "metrics.jsonl").touch()
         for path in self.setup.config_files:
             shutil.copy(path, folder)
-        told = {name: value for name, value in vars(self.arguments).items() if name != "typed"}
+        derived = ("typed", "script_defaults", "script_layers")
+        told = {name: value for name, value in vars(self.arguments).items() if name not in derived}
         (folder / "arguments.json").write_text(json.dumps(told, indent=2, default=str) + "\n", encoding="utf-8")
 
     def _write_summary(self, **more: Any) -> None:

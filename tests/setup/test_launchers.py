@@ -120,7 +120,9 @@ def test_fields_beside_a_file_are_refused_not_ignored(write):
     environ = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "a.json", "ACCELERATE_GRADIENT_CLIPPING": "0.5"}
     environ, parent = of_yaml(write("b.yaml", text), ZERO | environ)
     (line,) = refused(environ, parent=parent)
-    assert line.startswith("b.yaml: deepspeed_config.gradient_clipping: 0.5: Accelerate ignores it beside")
+    assert line.startswith(
+        "b.yaml: deepspeed_config.gradient_clipping: 0.5: a.json does not say it, and Accelerate ignores this beside b.yaml: deepspeed_config.deepspeed_config_file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,12 @@ def test_what_a_yaml_asks_for_and_would_not_get(write, text, environ, words):
             ("--cpu",),
             "asked for DeepSpeed, got a launch without it",
         ),
-        ("distributed_type: FSDP\nnum_processes: 2", MULTI, (), "not a setup of oneloop"),
+        (
+            "distributed_type: FSDP\nnum_processes: 2",
+            MULTI,
+            (),
+            "a.yaml: distributed_type: 'FSDP': not supported yet; ",
+        ),
         ("distributed_type: MULTI_CPU\nnum_processes: 2", SIMPLE, ("--num_processes", "4"), "asked for 4 processes"),
     ],
 )

@@ -1,5 +1,7 @@
 """Which state goes to the host's memory, from which files, and what is refused there."""
 
+import os
+
 import pytest
 from launched import DEEPSPEED, INLINE, INLINE_YAML, TORCHRUN, ZERO, of_yaml, refused, setup
 
@@ -147,14 +149,19 @@ def test_a_path_beside_the_cpu_is_not_dropped_without_a_word(write, added, envir
             config(1, {"pipeline": {"stages": 2}}, **{OPTIMIZER: CPU}),
             "offload_optimizer.device: 'cpu': a pipeline keeps its state on its own device; remove the section",
         ),
-        (config(2, **{OPTIMIZER: {"device": "gpu"}}), "offload_optimizer.device: 'gpu': unknown; write cpu or none"),
+        (
+            config(2, **{OPTIMIZER: {"device": "gpu"}}),
+            "offload_optimizer.device: 'gpu': state on the rank's own device is not offloaded; write none, or cpu",
+        ),
+        (
+            config(3, **{PARAM: {"device": "cuda:0"}}),
+            "'cuda:0': state on the rank's own device is not offloaded; write none, or cpu",
+        ),
+        (config(2, **{OPTIMIZER: {"device": "CPU"}}), "'CPU': unknown device; did you mean cpu?"),
+        (config(2, **{OPTIMIZER: {"device": "disk"}}), "'disk': unknown device; write cpu or none"),
         (
             config(3, **{OPTIMIZER: {"device": "nvme", "nvme_path": "/tmp"}}),
             "offload_optimizer.device: 'nvme': DeepSpeed 0.19.8 trains another model with state on NVMe; write cpu",
-        ),
-        (
-            config(3, **{PARAM: {"device": "nvme"}}),
-            "offload_param.device: 'nvme': DeepSpeed 0.19.8 trains another model with state on NVMe; write cpu",
         ),
         (
             config(2, **{OPTIMIZER: {"device": "cpu", "pin_memry": True}}),
@@ -187,6 +194,50 @@ def test_python_with_an_offload_json_is_refused(write):
 
 
 def test_accelerates_plain_launch_starts_no_offload(write):
-    environ, parent = of_yaml(write("p.yaml", "num_processes: 2\n"), TORCHRUN | {"ACCELERATE_MIXED_PRECISION": "no"})
+    environ, parent = of_yaml(
+        write("p.yaml", "distributed_type: MULTI_GPU"), TORCHRUN | {"ACCELERATE_MIXED_PRECISION": "no"}
+    )
     (line,) = refused(environ, "--deepspeed_config", write("a.json", config(2, **{OPTIMIZER: CPU})), parent=parent)
     assert "it asks for zero2_offload, but accelerate launch without --use_deepspeed starts no DeepSpeed" in line
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("section", "path_shown", "reason"),
+    [
+        ({}, "None", "nvme needs the path of a folder"),
+        ({"nvme_path": None}, "None", "nvme needs the path of a folder"),
+        ({"nvme_path": "auto"}, "'auto'", "nvme needs the path of a folder"),
+        ({"nvme_path": "nowhere"}, "'nowhere'", "no such folder, searched from {folder}"),
+        ({"nvme_path": "a.json/swap"}, "'a.json/swap'", "no such folder, searched from {folder}"),
+        ({"nvme_path": "a.json"}, "'a.json'", "not a folder"),
+    ],
+)
+def test_nvme_without_a_usable_path_is_told_beside_its_refusal(write, tmp_path, stage, section, path_shown, reason):
+    name = write("a.json", config(stage, **{OPTIMIZER: {"device": "nvme", **section}}))
+    zero = "a.json: zero_optimization.offload_optimizer"
+    assert list(refused(TORCHRUN, "--deepspeed_config", name)) == [
+        f"{zero}.device: 'nvme': DeepSpeed 0.19.8 trains another model with state on NVMe; write cpu",
+        f"{zero}.nvme_path: {path_shown}: {reason.format(folder=tmp_path)}; name a folder that can be written, or "
+        "write cpu, which needs none",
+    ]
+
+
+def test_a_path_that_cannot_be_written_is_told_too(write, monkeypatch):
+    monkeypatch.setattr("toolkit.setup.offload.os.access", lambda path, mode: path != "." or mode != os.W_OK)
+    name = write("a.json", config(3, **{PARAM: {"device": "nvme", "nvme_path": "."}}))
+    device, path = refused(TORCHRUN, "--deepspeed_config", name)
+    assert path.startswith("a.json: zero_optimization.offload_param.nvme_path: '.': the folder cannot be written; name")
+    assert (device.where.key, path.where.key) == (
+        "zero_optimization.offload_param.device",
+        "zero_optimization.offload_param.nvme_path",
+    )
+
+
+def test_nvme_fields_of_a_yaml_are_told_under_their_own_names(write):
+    added = "device: nvme\n  offload_optimizer_nvme_path: nowhere\n"
+    text = INLINE_YAML.replace("device: none\n", added)
+    environ, parent = fields({"OFFLOAD_OPTIMIZER_DEVICE": "nvme"}, write("i.yaml", text))
+    device, path = refused(environ, parent=parent)
+    assert device.startswith("i.yaml: deepspeed_config.offload_optimizer_device: 'nvme': DeepSpeed 0.19.8 trains")
+    assert path.startswith("i.yaml: deepspeed_config.offload_optimizer_nvme_path: 'nowhere': no such folder")

@@ -127,8 +127,14 @@ def test_each_of_deepspeeds_names_for_a_format_is_taken(write, name):
 @pytest.mark.parametrize(
     ("environ", "text", "flags", "right", "origin"),
     [
-        (MULTI, "mixed_precision: bf16", (), BF16_CAST, "a.yaml: mixed_precision"),
-        (SIMPLE, "", ("--mixed_precision", "fp16"), FP16_CAST, "accelerate launch --mixed_precision"),
+        (MULTI, "mixed_precision: bf16\ndistributed_type: MULTI_GPU", (), BF16_CAST, "a.yaml: mixed_precision"),
+        (
+            SIMPLE,
+            "distributed_type: 'NO'",
+            ("--mixed_precision", "fp16"),
+            FP16_CAST,
+            "accelerate launch --mixed_precision",
+        ),
         (
             ZERO,
             "distributed_type: DEEPSPEED",
@@ -147,7 +153,7 @@ def test_accelerate_launch_decides(write, environ, text, flags, right, origin):
 
 
 def test_accelerates_no_is_what_it_sets_when_nobody_says_anything(write):
-    environ, parent = of_yaml(write("a.yaml", "mixed_precision: 'no'\n"), MULTI)
+    environ, parent = of_yaml(write("a.yaml", "mixed_precision: 'no'\ndistributed_type: MULTI_GPU\n"), MULTI)
     assert obtained(setup(environ, "--mixed_precision", "bf16", parent=parent)) == BF16_CAST
 
 
@@ -180,13 +186,13 @@ def test_a_script_may_have_a_default_that_yields_to_the_file(write):
             on("fp16"),
             {"ACCELERATE_MIXED_PRECISION": "bf16"},
             (),
-            "environment: ACCELERATE_MIXED_PRECISION: 'bf16': a.json: fp16.enabled says fp16; keep one precision",
+            "accelerate's environment: ACCELERATE_MIXED_PRECISION: 'bf16': a.json: fp16.enabled says fp16; keep one precision",
         ),
         (
             {},
             {"ACCELERATE_MIXED_PRECISION": "bf16"},
             ("--mixed_precision", "no"),
-            "--mixed_precision: 'no': environment: ACCELERATE_MIXED_PRECISION says bf16; keep one precision",
+            "--mixed_precision: 'no': accelerate's environment: ACCELERATE_MIXED_PRECISION says bf16; keep one precision",
         ),
         (
             on("bf16", value=False),
@@ -201,7 +207,12 @@ def test_a_script_may_have_a_default_that_yields_to_the_file(write):
             ("--mixed_precision", "bf16"),
             "a.json: torch_autocast.enabled: False: --mixed_precision says bf16",
         ),
-        ({}, {"ACCELERATE_MIXED_PRECISION": "yes"}, (), "environment: ACCELERATE_MIXED_PRECISION: 'yes': not a prec"),
+        (
+            {},
+            {"ACCELERATE_MIXED_PRECISION": "yes"},
+            (),
+            "accelerate's environment: ACCELERATE_MIXED_PRECISION: 'yes': not a prec",
+        ),
         (
             cast(dtype="float16"),
             {},

@@ -172,7 +172,7 @@ def test_a_setup_is_frozen_and_its_values_are_json_with_origins():
     with pytest.raises(dataclasses.FrozenInstanceError):
         got.seed = 1
     values = json.loads(json.dumps(got.as_dict()))
-    assert values["seed"] == {"value": 7, "origin": "--seed"}
+    assert values["seed"] == {"value": 7, "origin": "--seed", "overrode": "script's default 42"}
     assert values["sync_batch_norm"] == {"value": True, "origin": "--sync_batch_norm"}
     assert values["loss_scale"] == {"value": {}, "origin": "default"}
     assert values["train_batch_size"] == {"value": 64, "origin": "script's default"}
@@ -193,27 +193,32 @@ def test_nothing_heavy_is_imported():
     [
         (
             "num_processes: 2\nnum_processes: 2\n",
-            "a.yaml: num_processes: 'num_processes': stands twice, at lines 1 and 2",
+            "a.yaml: num_processes: 'num_processes': stands twice, at lines 1 and 2; keep one",
         ),
-        ("dynamo_config:\n  a: 1\n  a: 2\n", "a.yaml: a: 'a': stands twice, at lines 2 and 3"),
-        ("fsdp_config: {fsdp_version: 2}\n", "a.yaml: fsdp_config: {'fsdp_version': 2}: not part of this version"),
+        ("dynamo_config:\n  a: 1\n  a: 2\n", "a.yaml: dynamo_config.a: 'a': stands twice, at lines 2 and 3; keep one"),
+        ("fsdp_config: {fsdp_version: 2}\n", "a.yaml: fsdp_config: {'fsdp_version': 2}: not supported yet"),
         ("fp8_config: {backend: TE}\n", "a.yaml: fp8_config: "),
         ("megatron_lm_config: {a: 1}\n", "a.yaml: megatron_lm_config: "),
         ("parallelism_config: {a: 1}\n", "a.yaml: parallelism_config: "),
-        ("ipex_config: {ipex: true}\n", "a.yaml: ipex_config: "),
+        (
+            "ipex_config: {ipex: true}\n",
+            "a.yaml: ipex_config: {'ipex': True}: unknown key, Accelerate refuses the file; remove it, A",
+        ),
         ("deepspeed_config: {zero_stage: 2}\n", "a.yaml: deepspeed_config.zero_stage: 2: a launch without DeepSpeed"),
-        ("deepspeed_config: 3\n", "a.yaml: deepspeed_config: 3: expected a mapping of keys"),
+        ("deepspeed_config: 3\n", "a.yaml: deepspeed_config: 3: expected mapping of keys, got integer 3; correct"),
         ("a: " + "[" * 100_000, "a.yaml: 'unreadable': nested too deep"),
     ],
 )
 def test_the_yamls_keys_without_an_effect_are_refused(write, text, words):
-    environ, parent = of_yaml(write("a.yaml", text), MULTI)
+    kind = "" if text.startswith("a:") else "distributed_type: MULTI_GPU\n"
+    environ, parent = of_yaml(write("a.yaml", text + kind), MULTI)
     (line,) = refused(environ, parent=parent)
     assert line.startswith(words)
 
 
 def test_empty_sections_of_the_yaml_pass(write):
-    environ, parent = of_yaml(write("a.yaml", "fsdp_config: {}\nfp8_config:\ndeepspeed_config: {}\n"), MULTI)
+    text = "distributed_type: MULTI_GPU\nfsdp_config: {}\nfp8_config:\ndeepspeed_config: {}\n"
+    environ, parent = of_yaml(write("a.yaml", text), MULTI)
     assert setup(environ, parent=parent).strategy == "ddp"
 
 
@@ -230,13 +235,13 @@ def test_empty_sections_of_the_yaml_pass(write):
     ],
 )
 def test_accelerates_options_without_an_effect_are_refused(write, flags, words):
-    environ, parent = of_yaml(write("a.yaml", "num_processes: 2\n"), MULTI, *flags)
+    environ, parent = of_yaml(write("a.yaml", "distributed_type: MULTI_GPU\n"), MULTI, *flags)
     (line,) = refused(environ, parent=parent)
     assert line.startswith(f"accelerate launch {flags[0].partition('=')[0]}: {words}")
 
 
 def test_the_scripts_own_arguments_are_not_accelerates(write):
-    yaml = write("a.yaml", "num_processes: 2\n")
+    yaml = write("a.yaml", "distributed_type: MULTI_GPU\n")
     for script in (("train.py",), ("-m", "toolkit.train")):
         own = ("--gradient_accumulation_steps", "4")
         parent = ["accelerate-launch", "--config_file", yaml, *script, *own]

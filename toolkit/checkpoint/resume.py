@@ -26,8 +26,10 @@ MAY_CHANGE = (
     "learning_rate",
     "weight_decay",
     "momentum",
+    "optimizer_options",
     "lr_scheduler_type",
     "num_warmup_steps",
+    "lr_schedule",
     "max_grad_norm",
     "mixed_precision",
 )

@@ -11,7 +11,7 @@ from torch import nn
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.recompute import checkpoint_activations
-from toolkit.engines.state import check_elementwise
+from toolkit.engines.state import check_elementwise, check_own_optimizer
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.setup import Setup
@@ -32,8 +32,8 @@ def prepare(
         setup: the strategy, from `Setup.from_run`.
 
     Raises:
-        UserError: the model cannot be cut, the optimizer works on more than one number at a time, the ranks that met
-            are not those asked for.
+        UserError: the model cannot be cut, the optimizer works on more than one number at a time or is not the one
+            that a file names, the ranks that met are not those asked for.
         RuntimeError: a library gave another strategy than the one asked for.
     """
     group.start(setup)
@@ -51,6 +51,7 @@ def prepare(
     with group.quiet(setup.verbose):
         engine = _engine(model, loss_fn, optimizer_fn, setup)
     _check_obtained(engine.obtained, setup)
+    check_own_optimizer(engine.torch_optimizer, setup)
     # Dropout differs from rank to rank; the weights, drawn before, do not.
     torch.manual_seed(setup.seed + 1 + setup.rank)
     return engine

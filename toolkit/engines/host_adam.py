@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,16 +13,22 @@ POWERS_END = 150_000
 
 
 def host_adam(
-    param_groups: list[dict[str, Any]], *, lr: float, weight_decay: float, decoupled: bool
+    param_groups: list[dict[str, Any]],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: Sequence[float],
+    eps: float,
+    decoupled: bool,
 ) -> torch.optim.Optimizer:
-    """DeepSpeed's Adam, or AdamW where the decay is `decoupled`, with torch's other numbers."""
+    """DeepSpeed's Adam, or AdamW where the decay is `decoupled`."""
     import cpuinfo  # type: ignore[import-untyped]
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     # Each new optimizer asks for the CPU's maker, by processes that take seconds.
     cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)
     optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(
-        param_groups, lr=lr, weight_decay=weight_decay, adamw_mode=decoupled
+        param_groups, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, adamw_mode=decoupled
     )
     return optimizer
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from toolkit.errors import UserError, fault
+from toolkit.errors import Place, UserError, fault
+from toolkit.setup import Setup
 
 
 class Slot(NamedTuple):
@@ -174,6 +175,31 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> str:
     if hasattr(optimizer, "ds_opt_adam"):
         return "AdamW" if getattr(optimizer, "adam_w_mode", True) else "Adam"
     return type(optimizer).__name__
+
+
+def check_own_optimizer(optimizer: torch.optim.Optimizer, setup: Setup) -> None:
+    """An optimizer that the script built itself must be the one that a file names: one of the two would be ignored.
+
+    Raises:
+        UserError: one line for each difference.
+    """
+    kind = optimizer_kind(optimizer)
+    here: dict[str, Any] = {"optimizer": kind.lower()}
+    built = {name: list(each) if isinstance(each, tuple) else each for name, each in optimizer.defaults.items()}
+    for param, name in (("lr", "learning_rate"), ("weight_decay", "weight_decay"), ("momentum", "momentum")):
+        here[name] = built.get(param, getattr(setup, name))
+    here["optimizer_options"] = {name: built.get(name) for name in setup.optimizer_options}
+    faults = []
+    for name, value in here.items():
+        where, asked = setup.origins.get(name), getattr(setup, name)
+        # A schedule's rate replaces the optimizer's in each step.
+        if isinstance(where, Place) and where.key.startswith("optimizer.") and value != asked:
+            remedy = "make them equal, or build it with toolkit.optimizer_from(setup)"
+            faults.append(fault(where, asked, f"the script's own optimizer, {kind}, has {value}", remedy))
+            if name == "optimizer":
+                break
+    if faults:
+        raise UserError(*faults)
 
 
 @torch.no_grad()

@@ -1,12 +1,17 @@
-"""Accelerate's YAML, read strictly: what it would drop, or do and oneloop does not, is refused."""
+"""Accelerate's file (`accelerate launch --config_file`), read strictly. JSON by its ending, as Accelerate does."""
 
+import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from toolkit.errors import fault
+from toolkit.errors import Place, UserError, fault
+from toolkit.setup.accelerate_keys import AccelerateFile, check_settings
+from toolkit.setup.jsonfile import read_json
 
-# Sections that Accelerate reads, each for a way to train that this version does not have.
-_SECTIONS_NOT_TAKEN = ("fsdp_config", "fp8_config", "megatron_lm_config", "parallelism_config", "ipex_config")
+# Where one of the script's own arguments says the same.
+_OURS = {"gradient_accumulation_steps": "--gradient_accumulation_steps", "gradient_clipping": "--max_grad_norm"}
 _OPTIONS_NOT_TAKEN = (
     "fsdp_",
     "fp8_",
@@ -15,58 +20,92 @@ _OPTIONS_NOT_TAKEN = (
     "use_parallelism_config",
     "use_megatron_lm",
 )
-# Where one of the script's own arguments says the same.
-_OURS = {"gradient_accumulation_steps": "--gradient_accumulation_steps", "gradient_clipping": "--max_grad_norm"}
 
 
-def read_yaml(path: str) -> tuple[dict[str, Any], list[str]]:
-    """The settings and a line for each mistake in them; a key that stands twice counts as one, YAML takes the last."""
-    import yaml
+def read_yaml(path: str) -> AccelerateFile:
+    """The file with every mistake in it; nothing is raised."""
+    try:
+        settings, lines = _json(path) if path.endswith(".json") else _yaml(path)
+    except UserError as error:
+        return AccelerateFile(path, faults=list(error.lines))
+    file = AccelerateFile(path, settings, lines)
+    return replace(file, settings=check_settings(file))
 
-    faults: list[str] = []
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            lines: dict[str, int] = {}
-            for key, _ in node.value:
-                line = key.start_mark.line + 1
-                if key.value in lines and isinstance(key, yaml.ScalarNode):
-                    reason = f"stands twice, at lines {lines[key.value]} and {line}"
-                    faults.append(fault(f"{path}: {key.value}", key.value, reason, "keep one"))
-                if isinstance(key, yaml.ScalarNode):
-                    lines[key.value] = line
-            found: dict[Any, Any] = super().construct_mapping(node, deep)
-            return found
-
+def _json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    settings, lines = read_json(path)
     try:
         with open(path, encoding="utf-8") as file:
-            settings = yaml.load(file, Loader)
+            json.load(file)
+    except ValueError as error:
+        reason = f"Accelerate reads JSON without comments: {error}"
+        raise UserError(fault(Place(path), "not strict", reason, "write it as YAML")) from None
+    return settings, lines
+
+
+def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The mapping, and the line of each key path."""
+    import yaml
+
+    remedy = "correct it, or run `accelerate config`"
+    try:
+        with open(path, encoding="utf-8") as file:
+            loader = yaml.SafeLoader(file.read())
+        node = loader.get_single_node()
+        faults: list[str] = []
+        lines: dict[str, int] = {}
+        _walk(path, node, "", lines, faults)
+        settings = None if node is None else loader.construct_document(node)
+    except FileNotFoundError:
+        reason = f"searched from {os.getcwd()}"
+        raise UserError(fault(Place(path), "no such file", reason, "give the path of an Accelerate YAML")) from None
+    except UnicodeDecodeError as error:
+        reason = f"unreadable: byte 0x{error.object[error.start]:02x} at byte {error.start} is not UTF-8"
+        raise UserError(fault(Place(path), "not text", reason, "save it as UTF-8 text")) from None
     except RecursionError:
-        return {}, [fault(path, "unreadable", "nested too deep", "give a readable Accelerate YAML")]
+        raise UserError(fault(Place(path), "unreadable", "nested too deep", remedy)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
+        reason = f"not YAML: {error.problem or error.context} at line {line} column {column}"
+        raise UserError(fault(Place(path, line=line), "unreadable", reason, remedy)) from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        return {}, [fault(path, "unreadable", " ".join(str(error).split()), "give a readable Accelerate YAML")]
+        text = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(fault(Place(path), "unreadable", text, "give a readable Accelerate YAML")) from None
+    if settings is None:
+        reason = "the file is empty"
+        raise UserError(fault(Place(path, line=1), "", reason, "run `accelerate config` or copy a preset"))
     if not isinstance(settings, dict):
-        return {}, [fault(path, settings, "expected a mapping of keys", "run `accelerate config` or copy a preset")]
-    for name in _SECTIONS_NOT_TAKEN:
-        if settings.get(name):
-            faults.append(
-                fault(
-                    f"{path}: {name}", settings[name], "not part of this version", "remove the section, or leave it {}"
-                )
-            )
-    fields = settings.get("deepspeed_config") or {}
-    if not isinstance(fields, dict):
-        faults.append(fault(f"{path}: deepspeed_config", fields, "expected a mapping of keys", "correct it"))
-        return {}, faults
-    return settings, faults
+        reason = f"expected a mapping of keys, got {type(settings).__name__}"
+        raise UserError(fault(Place(path, line=1), settings, reason, "write key: value"))
+    if faults:
+        raise UserError(*faults)
+    return settings, lines
 
 
-def unused_options(options: Mapping[str, str], fields: Mapping[str, Any], where: str, names: set[str]) -> list[str]:
+def _walk(path: str, node: Any, above: str, lines: dict[str, int], faults: list[str], depth: int = 0) -> None:
+    """Notes the line of each key; a key that stands twice counts as a mistake, YAML takes the last."""
+    if depth > 20:
+        raise RecursionError
+    pairs = node.value if getattr(node, "id", "") == "mapping" else ()
+    for key, value in pairs:
+        if key.id == "scalar":
+            name, line = f"{above}{key.value}", key.start_mark.line + 1
+            if name in lines:
+                reason = f"stands twice, at lines {lines[name]} and {line}"
+                faults.append(fault(Place(path, name, line), key.value, reason, "keep one"))
+            lines.setdefault(name, line)
+            _walk(path, value, f"{name}.", lines, faults, depth + 1)
+
+
+def unused_options(
+    options: Mapping[str, str], fields: Mapping[str, Any], file: AccelerateFile, names: set[str]
+) -> list[str]:
     """DeepSpeed's options (`names`) of a launch without DeepSpeed, which Accelerate takes and then drops.
 
     Args:
         options: of `accelerate launch`, before the script's name.
-        fields: of the YAML's deepspeed_config; `where` names that section.
+        fields: of the deepspeed_config of `file`.
     """
     reason = "a launch without DeepSpeed drops it"
     lines = []
@@ -77,7 +116,7 @@ def unused_options(options: Mapping[str, str], fields: Mapping[str, Any], where:
             remedy = f"{same} after the script's name" if ours else "add --use_deepspeed, or leave it out"
             lines.append(fault(f"accelerate launch --{name}", options[name], reason, remedy))
     remedy = "write distributed_type: DEEPSPEED, or remove it"
-    return lines + [fault(f"{where}.{name}", fields[name], reason, remedy) for name in fields]
+    return lines + [fault(file.where(f"deepspeed_config.{name}"), fields[name], reason, remedy) for name in fields]
 
 
 def other_options(options: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Batch arithmetic: global batch = micro-batch x accumulation x data-parallel ranks. Pure; no process needed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.errors import UserError, fault
@@ -11,10 +11,19 @@ GLOBAL, MICRO, ACCUMULATION = "train_batch_size", "train_micro_batch_size_per_gp
 
 @dataclass(frozen=True)
 class Given:
-    """A value and its origin: "--learning_rate", "ds_configs/zero2.json: gradient_clipping", "script's default"."""
+    """A value and its origin: "--learning_rate", "ds_configs/zero2.json: gradient_clipping", "script's default".
+
+    `overrode` is what else was said, and does not hold: "script's default 64".
+    """
 
     value: Any
     origin: str
+    overrode: str = ""
+
+    def over(self, *others: "Given | None") -> "Given":
+        """The same, telling which of `others` say something else."""
+        other = [f"{each.origin} {each.value}" for each in others if each is not None and each.value != self.value]
+        return replace(self, overrode=", ".join(other))
 
 
 ONE_MICRO_BATCH = Given(1, "default")
@@ -30,18 +39,24 @@ class BatchSizes:
     data_parallel_size: int
     padding_rows: int
     origins: Mapping[str, str]
+    overrode: Mapping[str, str]
     notes: tuple[str, ...]
 
 
 def settle_batch(
-    given: Mapping[str, Given], default: Given, ranks: int, *, auto_accumulation: Given = ONE_MICRO_BATCH
+    given: Mapping[str, Given],
+    default: Given,
+    ranks: int,
+    *,
+    counted: str = "",
+    auto_accumulation: Given = ONE_MICRO_BATCH,
 ) -> BatchSizes:
     """Derives what is missing of the three numbers.
 
     Args:
         given: what the user typed or a file says, keyed by DeepSpeed's names; all of it binds.
         default: the script's global batch, which yields to anything given and may be padded.
-        ranks: data-parallel ranks.
+        ranks: data-parallel ranks; `counted` says where their number comes from.
         auto_accumulation: micro-batches a rank where nobody gave a number; lowered until it divides the global batch.
 
     Raises:
@@ -59,7 +74,7 @@ def settle_batch(
     if micro is not None and whole is None:
         steps = steps or auto_accumulation
         product = micro.value * steps.value * ranks
-        whole = Given(product, "derived")
+        whole = Given(product, "derived").over(default)
         if product != default.value:
             notes.append(
                 f"train_batch_size is {product}, from {micro.origin}, instead of {default.value}, {default.origin}"
@@ -69,13 +84,15 @@ def settle_batch(
         micro = Given(-(-default.value // (steps.value * ranks)), "derived")
         whole = default
     elif micro is not None:
-        steps = steps or Given(_quotient(whole, micro, ranks), "derived")
+        steps = steps or Given(_quotient(whole, micro, ranks, counted), "derived")
         product = micro.value * steps.value * ranks
         if product != whole.value:
-            raise UserError(_disagree(whole, micro, steps, ranks))
+            raise UserError(_disagree(whole, micro, steps, ranks, counted))
     else:
         steps = steps or _divisor(whole.value, ranks, auto_accumulation)
-        micro = Given(_quotient(whole, steps, ranks), "derived")
+        micro = Given(_quotient(whole, steps, ranks, counted), "derived")
+    if GLOBAL in given:
+        whole = whole.over(default)
     rows = micro.value * steps.value * ranks
     if rows != whole.value:
         notes.append(
@@ -83,7 +100,9 @@ def settle_batch(
             f"micro-batches of {micro.value}, {rows - whole.value} of {rows} rows are padding of weight 0"
         )
     origins = {GLOBAL: whole.origin, MICRO: micro.origin, ACCUMULATION: steps.origin}
-    return BatchSizes(whole.value, micro.value, steps.value, ranks, rows - whole.value, origins, tuple(notes))
+    overrode = {GLOBAL: whole.overrode, MICRO: micro.overrode, ACCUMULATION: steps.overrode}
+    padding = rows - whole.value
+    return BatchSizes(whole.value, micro.value, steps.value, ranks, padding, origins, overrode, tuple(notes))
 
 
 def _divisor(whole: int, ranks: int, wished: Given) -> Given:
@@ -91,7 +110,11 @@ def _divisor(whole: int, ranks: int, wished: Given) -> Given:
     return Given(next((n for n in range(wished.value, 1, -1) if whole % (n * ranks) == 0), 1), wished.origin)
 
 
-def _quotient(whole: Given, factor: Given, ranks: int) -> int:
+def _ranks(ranks: int, counted: str) -> str:
+    return f"{ranks} data-parallel rank{'s' * (ranks != 1)}" + f" ({counted})" * bool(counted)
+
+
+def _quotient(whole: Given, factor: Given, ranks: int, counted: str) -> int:
     """whole / (factor x ranks), an error where it is not a positive integer."""
     product = factor.value * ranks
     if whole.value < product:
@@ -100,14 +123,14 @@ def _quotient(whole: Given, factor: Given, ranks: int) -> int:
         reason = f"{whole.value} is not a multiple of {factor.value} x {ranks}"
     else:
         return whole.value // product
-    reason += f" ({factor.origin} x data-parallel ranks)"
+    reason += f" ({factor.origin} x {_ranks(ranks, counted)})"
     raise UserError(fault(whole.origin, whole.value, reason, f"give a multiple of {product}, or change the others"))
 
 
-def _disagree(whole: Given, micro: Given, steps: Given, ranks: int) -> str:
+def _disagree(whole: Given, micro: Given, steps: Given, ranks: int, counted: str) -> str:
     product = micro.value * steps.value * ranks
     reason = (
-        f"{micro.origin} {micro.value} x {steps.origin} {steps.value} x {ranks} data-parallel ranks = {product}, "
+        f"{micro.origin} {micro.value} x {steps.origin} {steps.value} x {_ranks(ranks, counted)} = {product}, "
         f"not {whole.value}"
     )
     return fault(whole.origin, whole.value, reason, f"write {product}, or drop one of the three")

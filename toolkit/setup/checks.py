@@ -1,11 +1,10 @@
-"""What a file or a caller must not say: the optimizer's numbers, a pipeline's cut, and what `Setup.build` decides."""
+"""What a file or a caller must not say: a pipeline's cut, and what `Setup.build` decides."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from toolkit.errors import fault
-from toolkit.setup import schema
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.offload import SECTIONS, offloads
@@ -19,26 +18,6 @@ _OWNED = {
     "optimizer": "optimizer= and learning_rate=",
     "pipeline": "stages= and partition=",
 }
-
-
-def optimizer_faults(file: DeepSpeedFile, optimizer: Any) -> list[str]:
-    """Numbers in the JSON's `optimizer.params` that `optimizer`, the one that was settled, does not have or use."""
-    params = file.get("optimizer.params")
-    faults: list[str] = []
-    for name, value in params.items() if isinstance(params, Mapping) else ():
-        where, owners = file.where(f"optimizer.params.{name}"), schema.OPTIMIZERS_WITH.get(name, schema.OPTIMIZERS)
-        if value == "auto":
-            continue
-        if optimizer in schema.OPTIMIZERS and optimizer not in owners:
-            reason = f"{optimizer} has none, only {' and '.join(owners)}"
-            faults.append(fault(where, value, reason, "remove it, or choose that optimizer"))
-        elif name in schema.FIXED_OPTIMIZER_PARAMS and value != (right := schema.FIXED_OPTIMIZER_PARAMS[name]):
-            faults.append(fault(where, value, f"the optimizers here use {right}", 'write that, "auto", or remove it'))
-        elif name == "momentum" and value >= 1:
-            faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
-        elif name == "adam_w_mode" and value != (optimizer == "adamw"):
-            faults.append(fault(where, value, f"the optimizer is {optimizer}", "remove it, or name the other one"))
-    return faults
 
 
 def partition_fault(where: str, value: Any) -> str | None:
@@ -110,7 +89,7 @@ def owned_faults(file: DeepSpeedFile, strategy: str, stage: int | None) -> list[
         return [
             fault(file.where(key), value, f"{strategy} runs without DeepSpeed", "leave deepspeed= out")
             for key, value in file.config.items()
-            if key not in ("fp16", "bf16")
+            if key not in ("fp16", "bf16", "scheduler")
         ]
     faults = [
         fault(file.where(key), file.get(key), "Setup.build writes this key", f"give {name}")

@@ -1,5 +1,8 @@
 """Which device and which backend a rank uses."""
 
+import glob
+from collections.abc import Mapping
+
 from toolkit.errors import UserError, fault
 
 
@@ -26,3 +29,14 @@ def choose_device(
             fault("processes on this machine", ranks, f"a rank needs a GPU of its own, {device_count} here", remedy)
         )
     return "cuda", local_rank, "nccl"
+
+
+def count_gpus(environ: Mapping[str, str]) -> int:
+    """NVIDIA GPUs that a process here would see, told without the driver and without torch."""
+    here = len(glob.glob("/dev/nvidia[0-9]*"))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return (
+        here
+        if visible is None
+        else min(here, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+    )

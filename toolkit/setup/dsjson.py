@@ -8,21 +8,27 @@ import difflib
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit.errors import Place, fault
 from toolkit.setup import schema
 from toolkit.setup.jsonfile import read_json
 
-_EXPECTED = {
+EXPECTED = {
     "positive": "integer of 1 or more",
     "whole": "integer of 0 or more",
+    "integer": "integer",
     "number": "number of 0 or more",
     "bool": "true or false",
     "text": "string",
     "list": "list",
     "object": "object",
+}
+# Sections whose keys are the parameters of the class that `type` names.
+PARAMS: dict[str, dict[str, schema.Keys]] = {
+    "optimizer.params": {name: schema.OPTIMIZER_PARAMS[name] for name in schema.OPTIMIZERS},
+    "scheduler.params": schema.SCHEDULER_PARAMS,
 }
 
 
@@ -48,6 +54,19 @@ class DeepSpeedFile:
             node = node[name]
         return None if node == "auto" else node
 
+    def without(self, names: Iterable[str]) -> "DeepSpeedFile":
+        """The same without the keys of these names, as the user wrote them."""
+        config = copy.deepcopy(dict(self.config))
+        renamed = {name: key for key, name in self.names.items()}
+        for name in names:
+            *sections, last = renamed.get(name, name).split(".")
+            node: Any = config
+            for section in sections:
+                node = node.get(section) if isinstance(node, dict) else None
+            if isinstance(node, dict):
+                node.pop(last, None)
+        return replace(self, config=config)
+
 
 def read_deepspeed_json(path: str) -> DeepSpeedFile:
     """The file as it stands; see `read_json` for what is refused."""
@@ -56,63 +75,73 @@ def read_deepspeed_json(path: str) -> DeepSpeedFile:
 
 
 def check_keys(file: DeepSpeedFile) -> list[str]:
-    """One line for each key that is unknown, misplaced, removed, of the wrong type, or not taken by this version."""
+    """One line for each key that is unknown, misplaced, removed, of the wrong type, or not taken by this version.
+
+    Keys that begin with `_` are comments, at every level.
+    """
+    return _check_section(file, "", file.config, schema.SECTIONS[""], taken=True)
+
+
+def _check_section(
+    file: DeepSpeedFile, section: str, values: Mapping[str, Any], known: schema.Keys, taken: bool
+) -> list[str]:
     faults: list[str] = []
-    for key, value in file.config.items():
-        if key in schema.SECTIONS:
-            if not isinstance(value, Mapping):
-                faults.append(_wrong_type(file, key, value, "object"))
-                continue
-            for name, nested in value.items():
-                faults += _check_key(file, f"{key}.{name}", nested, schema.SECTIONS[key])
-        else:
-            faults += _check_key(file, key, value, schema.TOP)
-    params = file.get("optimizer.params")
-    if isinstance(params, Mapping):
-        for name, value in params.items():
-            faults += _check_key(file, f"optimizer.params.{name}", value, schema.OPTIMIZER_PARAMS)
+    for name, value in values.items():
+        if not name.startswith("_"):
+            faults += _check_key(file, f"{section}.{name}" if section else name, value, known, taken)
     return faults
 
 
-def _check_key(file: DeepSpeedFile, key: str, value: Any, known: Mapping[str, str]) -> list[str]:
+def _check_key(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys, taken: bool) -> list[str]:
     where, name = file.where(key), key.rpartition(".")[2]
     if key in schema.REMOVED:
-        return [fault(where, value, "DeepSpeed 0.19.8 has removed this feature and rejects the key", "remove it")]
+        reason = f"DeepSpeed {schema.VERSION} has removed this feature and rejects the key"
+        return [fault(where, value, reason, schema.REMOVED[key])]
     if key in schema.RENAMED:
         return [fault(where, value, "an older name", f"write {schema.RENAMED[key]}")]
-    if key in schema.NOT_TAKEN:
-        reason, remedy = schema.NOT_TAKEN[key]
-        unknown = _nested_faults(file, key, value)
-        return unknown if switches_nothing_on(value) else [fault(where, value, reason, remedy), *unknown]
     if name not in known:
-        return [fault(where, value, "unknown key, it would be ignored", _remedy(name, key, known))]
-    if value == "auto" and key in schema.AUTO or value is None and key in schema.NULL:
-        return []
-    if value == "auto" and known[name] != "any":
+        return [_unknown(file, key, value, known)]
+    kind = known[name]["kind"]
+    faults: list[str] = []
+    if key in schema.NOT_TAKEN:
+        taken = False
+        if not switches_nothing_on(value):
+            faults = [fault(where, value, *schema.NOT_TAKEN[key])]
+    if value is None and (known[name].get("null") or not taken):
+        return faults
+    if value == "auto" and (key in schema.AUTO or not taken):
+        return faults
+    if value == "auto" and kind != "any":
         return [fault(where, value, 'there is no rule for "auto" here', "write a value or remove the key")]
-    if not _is_kind(value, known[name]):
-        return [_wrong_type(file, key, value, known[name])]
+    if not is_kind(value, kind):
+        return faults or [_wrong_type(file, key, value, kind)]
     if key in schema.FIXED and value != schema.FIXED[key][0]:
         right, reason = schema.FIXED[key]
         return [fault(where, value, reason, f"write {json.dumps(right)} or remove the key")]
-    faults: list[str] = []
-    for nested in value if key in schema.SUBSECTIONS else ():
-        faults += _check_key(file, f"{key}.{nested}", value[nested], schema.SUBSECTIONS[key])
-    return faults
+    if key == "optimizer.type" and (instead := schema.REMOVED_OPTIMIZERS.get(value.lower())):
+        reason = f"DeepSpeed {schema.VERSION} has removed the 1-bit optimizers"
+        return [fault(where, value, reason, f"write {instead}, and remove the parameters that it alone has")]
+    inner = keys_in(file, key)
+    return faults + (_check_section(file, key, value, inner, taken) if inner is not None else [])
 
 
-def _nested_faults(file: DeepSpeedFile, key: str, section: Any) -> list[str]:
-    """Unknown keys in a section that is not taken: it may be off by a typo only."""
-    known = schema.NESTED.get(key)
-    if not isinstance(section, Mapping) or known is None:
-        return []
-    return [
-        fault(
-            file.where(f"{key}.{name}"), value, "unknown key, it would be ignored", nearest(name, known) or "remove it"
-        )
-        for name, value in section.items()
-        if name not in known
-    ]
+def keys_in(file: DeepSpeedFile, section: str) -> schema.Keys | None:
+    """The keys that a section may have; None where it is free-form, as the parameters of an unknown optimizer are.
+
+    Which of the three optimizers has a parameter is told by `toolkit.setup.optimizer`.
+    """
+    if section not in PARAMS:
+        return schema.SECTIONS.get(section)
+    kind = file.get(section.replace("params", "type"))
+    if not isinstance(kind, str):
+        return _union(PARAMS[section])
+    if section == "scheduler.params":
+        return schema.SCHEDULER_PARAMS.get(kind)
+    return _union(PARAMS[section]) if kind.lower() in schema.OPTIMIZERS else schema.OPTIMIZER_PARAMS.get(kind.lower())
+
+
+def _union(kinds: Mapping[str, schema.Keys]) -> schema.Keys:
+    return {name: entry for keys in kinds.values() for name, entry in keys.items()}
 
 
 def switches_nothing_on(section: Any) -> bool:
@@ -121,15 +150,15 @@ def switches_nothing_on(section: Any) -> bool:
         return not section
     if section.get("enabled") is False or section.get("device") in ("none", "auto"):
         return True
-    return not any(value and value != "auto" for value in section.values())
+    return not any(value and value != "auto" for name, value in section.items() if not name.startswith("_"))
 
 
-def _is_kind(value: Any, kind: str) -> bool:
+def is_kind(value: Any, kind: str) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
-        case "positive" | "whole":
+        case "positive" | "whole" | "integer":
             whole = number and abs(value) <= schema.LARGEST and value == int(value)
-            return whole and value >= (kind == "positive")
+            return whole and value >= {"positive": 1, "whole": 0}.get(kind, value)
         case "number":
             return number and 0 <= value <= sys.float_info.max
         case "any":
@@ -140,28 +169,54 @@ def _is_kind(value: Any, kind: str) -> bool:
 
 
 def _wrong_type(file: DeepSpeedFile, key: str, value: Any, kind: str) -> str:
+    remedy = "correct the value"
+    if isinstance(value, str) and (right := unquoted(value, kind)) is not None:
+        remedy = f"write {json.dumps(right)}, without quotes"
+    elif kind == "object" and isinstance(value, bool) and "enabled" in (keys_in(file, key) or {}):
+        remedy = f'write {{"enabled": {json.dumps(value)}}}'
+    return fault(file.where(key), value, f"expected {EXPECTED[kind]}, got {came(value)}", remedy)
+
+
+def unquoted(text: str, kind: str) -> Any:
+    """What a value in quotes was meant to be; None where it is not of the kind without them either."""
+    try:
+        value = json.loads(text.lower(), parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return None
+    return value if kind not in ("text", "any") and is_kind(value, kind) else None
+
+
+def came(value: Any) -> str:
+    """A value with its type in words: integer 0, string "4", null."""
     got = {str: "string", bool: "boolean", dict: "object", list: "list", int: "integer", float: "number"}
-    shown = json.dumps(value)
-    came = "null" if value is None else f"{got[type(value)]} {shown}"
-    return fault(file.where(key), value, f"expected {_EXPECTED[kind]}, got {came}", "correct the value")
+    return "null" if value is None else f"{got.get(type(value), 'value')} {json.dumps(value, default=str)}"
 
 
-def _remedy(name: str, key: str, known: Mapping[str, str]) -> str:
+def _unknown(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys) -> str:
     """Where a misplaced key belongs, else the nearest name."""
-    section = key.rpartition(".")[0]
-    if section and name in {**schema.TOP, **schema.SECTIONS, **schema.NOT_TAKEN}:
-        return f"{name} belongs at the top level"
-    for other, names in schema.SECTIONS.items():
-        if name in names and other != section:
-            return f"{name} belongs under {other}"
-    everything = [*known] if section else [*known, *schema.SECTIONS, *schema.NOT_TAKEN]
-    return nearest(name, everything) or "remove it"
+    section, _, name = key.rpartition(".")
+    where, reason = file.where(key), "unknown key, it would be ignored"
+    owners = [each for each, keys in schema.SCHEDULER_PARAMS.items() if section == "scheduler.params" and name in keys]
+    if owners:
+        reason = f"{file.get('scheduler.type')} has none, only {' and '.join(owners)}"
+        return fault(where, value, reason, "remove it, or choose that schedule")
+    if close := nearest(name, known, 0.9):
+        return fault(where, value, reason, close)
+    if name in schema.SECTIONS[""]:
+        return fault(where, value, reason, f"{name} belongs at the top level")
+    every = schema.SECTIONS | {place: _union(kinds) for place, kinds in PARAMS.items()}
+    homes = [place for place, keys in every.items() if name in keys and place not in ("", section)]
+    homes = [place for place in homes if place.partition(".")[0] not in schema.NOT_TAKEN] or homes
+    if 0 < len(homes) <= 2:
+        return fault(where, value, reason, f"{name} belongs under {' or '.join(homes)}")
+    return fault(where, value, reason, nearest(name, known) or schema.ELSEWHERE.get(name) or "remove it")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.7) -> str:
     """ "did you mean x?", or "" where nothing is near."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
-    return f"did you mean {close[0]}?" if close else ""
+    forms = {each.lower().replace("-", "_"): each for each in names}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), forms, n=1, cutoff=cutoff)
+    return f"did you mean {forms[close[0]]}?" if close else ""
 
 
 def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,9 +224,10 @@ def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, A
     config = {
         key: copy.deepcopy(value)
         for key, value in file.config.items()
-        if key not in schema.NOT_TAKEN and key not in ("optimizer", "pipeline", "fp16", "bf16", "torch_autocast")
+        if key not in schema.NOT_TAKEN
+        and key not in ("optimizer", "scheduler", "pipeline", "fp16", "bf16", "torch_autocast")
     }
-    config = _without_auto(config)
+    config = _without_auto(config, "")
     config.setdefault("zero_optimization", {})
     for key in ("offload_optimizer", "offload_param", "zenflow", "leaf_module"):
         config["zero_optimization"].pop(key, None)
@@ -184,19 +240,16 @@ def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, A
     return config
 
 
-def _without_auto(node: dict[str, Any]) -> dict[str, Any]:
+def _without_auto(node: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Without "auto", null and comments; whole numbers as int."""
     result: dict[str, Any] = {}
+    known = schema.SECTIONS.get(section, {})
     for key, value in node.items():
-        if value == "auto" or value is None:
+        if value == "auto" or value is None or key.startswith("_"):
             continue
-        if isinstance(value, dict):
-            value = _without_auto(value)
-        elif isinstance(value, float) and value == int(value) and _integer_key(key):
+        if isinstance(value, Mapping):
+            value = _without_auto(value, f"{section}.{key}".lstrip("."))
+        elif isinstance(value, float) and known.get(key, {}).get("kind") in ("positive", "whole", "integer"):
             value = int(value)
         result[key] = value
     return result
-
-
-def _integer_key(key: str) -> bool:
-    kinds = (schema.TOP.get(key), *(names.get(key) for names in schema.SECTIONS.values()))
-    return any(kind in ("positive", "whole") for kind in kinds)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.errors import fault
-from toolkit.setup.accelerate_file import other_options, read_yaml, unused_options
+from toolkit.errors import Place, fault
+from toolkit.setup.accelerate_file import AccelerateFile, other_options, read_yaml, unused_options
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile, nearest
 
@@ -27,7 +27,7 @@ INLINE = {
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
 # Fields that are Accelerate's launch or have no effect on training here.
-_LAUNCH_FIELDS = {
+LAUNCH_FIELDS = {
     "deepspeed_config_file",
     "zero3_init_flag",
     "deepspeed_hostfile",
@@ -36,7 +36,9 @@ _LAUNCH_FIELDS = {
     "deepspeed_inclusion_filter",
     "deepspeed_moe_layer_cls_names",
 }
-_ENVIRONMENT = {
+# Where a script cannot see its launcher's command line.
+ENVIRONMENT = "accelerate's environment"
+IN_ENVIRONMENT = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
     "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
@@ -65,11 +67,9 @@ class Launch:
     deepspeed: bool = False  # Accelerate's DeepSpeed launch, or ACCELERATE_USE_DEEPSPEED=true
     json_file: Given | None = None
     inline: Mapping[str, Given] = field(default_factory=dict)
-    mixed_precision: Given = Given("no", "default")
-
-    @property
-    def where(self) -> str:
-        return self.yaml or ("accelerate launch" if self.launcher == "accelerate" else "environment")
+    mixed_precision: Given | None = None
+    where: str = ""  # the YAML, or what stands for it
+    notes: tuple[str, ...] = ()
 
 
 def read_launch(
@@ -104,40 +104,30 @@ def _accelerate(
 ) -> tuple[Launch, list[str]]:
     options = _options(parent, script)
     yaml = "" if options is None else options.get("config_file", "") or _default_file(environ, options)
-    settings, faults = read_yaml(yaml) if yaml else ({}, [])
-    options = options or {}
-    processes = kind = None
-    if "num_processes" in options:
-        processes = Given(int(options["num_processes"]), "accelerate launch --num_processes")
-    elif settings.get("num_processes") is not None:
-        processes = Given(int(settings["num_processes"]), f"{yaml}: num_processes")
-    for flag, asked in (("use_deepspeed", "DEEPSPEED"), ("multi_gpu", "MULTI_GPU"), ("use_fsdp", "FSDP")):
-        if flag in options and kind is None:
-            kind = Given(asked, f"accelerate launch --{flag}")
-    if kind is None and "distributed_type" in settings:
-        kind = Given(str(settings["distributed_type"]), f"{yaml}: distributed_type")
-    ranks["use_cpu"] = ranks["use_cpu"] or settings.get("use_cpu") is True
-    fields = settings.get("deepspeed_config") or {}
-    written = [name for name in environ.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",") if name]
-    for name in dict.fromkeys([*fields, *written]):
-        if name not in INLINE and name not in _LAUNCH_FIELDS and name != "mixed_precision":
-            where, remedy = (
-                f"{yaml or 'accelerate'}: deepspeed_config.{name}",
-                nearest(name, [*INLINE, *_LAUNCH_FIELDS]),
-            )
-            faults.append(fault(where, fields.get(name), "unknown key, Accelerate ignores it", remedy or "remove it"))
-
-    faults += other_options(options)
-    # A launch that asked for DeepSpeed and did not get it has its own line, of `check_obtained`.
-    if not deepspeed and (kind is None or kind.value != "DEEPSPEED"):
-        faults += unused_options(options, fields, f"{yaml}: deepspeed_config", {*INLINE, *_LAUNCH_FIELDS})
+    file = read_yaml(yaml) if yaml else AccelerateFile("")
+    found, options = options is not None, options or {}
+    unknown_place = "accelerate launch" if found else ENVIRONMENT
+    fields, faults = file.settings.get("deepspeed_config") or {}, list(file.faults)
+    ranks["use_cpu"] = ranks["use_cpu"] or file.settings.get("use_cpu") is True
+    kind = _requested_type(file, options)
 
     def origin(name: str) -> str:
         if name in options:
             return f"accelerate launch --{name}"
-        return f"{yaml}: deepspeed_config.{name}" if name in fields else f"environment: {_ENVIRONMENT.get(name, name)}"
+        key = f"deepspeed_config.{name}"
+        return file.where(key) if name in fields else Place(ENVIRONMENT, IN_ENVIRONMENT.get(name, name))
 
-    inline = {name: Given(_value(environ[key]), origin(name)) for name, key in _ENVIRONMENT.items() if key in environ}
+    written = [name for name in environ.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",") if name and not yaml]
+    for name in written:
+        if name not in INLINE and name not in LAUNCH_FIELDS and name != "mixed_precision":
+            where = Place(unknown_place, f"deepspeed_config.{name}")
+            remedy = nearest(name, [*INLINE, *LAUNCH_FIELDS]) or "remove it"
+            faults.append(fault(where, None, "unknown key, Accelerate ignores it", remedy))
+    faults += other_options(options)
+    # A launch that asked for DeepSpeed and did not get it has its own line, of `check_obtained`.
+    if not deepspeed and (kind is None or kind.value != "DEEPSPEED"):
+        faults += unused_options(options, fields, file, {*INLINE, *LAUNCH_FIELDS})
+    inline = {name: Given(_value(environ[key]), origin(name)) for name, key in IN_ENVIRONMENT.items() if key in environ}
     for name in INLINE if deepspeed else ():
         # `accelerate launch` reads these paths and does not hand them on.
         path = options.get(name, fields.get(name)) if name.endswith("nvme_path") else None
@@ -147,33 +137,69 @@ def _accelerate(
     if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environ:
         path = _beside(environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"], yaml)
         json_file = Given(path, origin("deepspeed_config_file"))
-    source = f"{yaml}: mixed_precision" if "mixed_precision" in settings else "environment: ACCELERATE_MIXED_PRECISION"
-    if "mixed_precision" in options:
-        source = "accelerate launch --mixed_precision"
-    precision = Given(environ.get("ACCELERATE_MIXED_PRECISION", "no").lower(), source)
-    compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", "NO").upper()
+    # A DeepSpeed launch drops the file's section.
+    compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", dynamo_backend(file)).upper()
     if compiled != "NO":
-        where = f"{yaml or 'accelerate launch'}: dynamo_backend"
+        where = Place(yaml or unknown_place, "dynamo_backend")
         faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
     launch = Launch(
         "accelerate" if options or yaml or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun",
         **ranks,
         yaml=yaml,
-        settings=settings,
-        requested_processes=processes,
+        where=yaml or unknown_place,
+        settings=file.settings,
+        requested_processes=_requested_processes(file, options),
         requested_type=kind,
         deepspeed=deepspeed,
         json_file=json_file,
         inline=inline,
-        mixed_precision=precision,
+        mixed_precision=_mixed_precision(environ, file, options),
+        notes=tuple(file.notes),
     )
     return launch, faults
+
+
+def dynamo_backend(file: AccelerateFile) -> str:
+    """ "NO", or what torch.compile is asked for."""
+    section = file.get("dynamo_config") or {}
+    names = {key.removeprefix("dynamo_"): value for key, value in section.items()}
+    return str(names.get("backend") or "NO").upper()
+
+
+def _requested_processes(file: AccelerateFile, options: Mapping[str, str]) -> Given | None:
+    written = file.settings.get("num_processes")
+    in_file = Given(written, file.where("num_processes")) if written is not None else None
+    if "num_processes" not in options:
+        return in_file
+    return Given(int(options["num_processes"]), "accelerate launch --num_processes").over(in_file)
+
+
+def _requested_type(file: AccelerateFile, options: Mapping[str, str]) -> Given | None:
+    written = file.settings.get("distributed_type")
+    in_file = Given(str(written), file.where("distributed_type")) if written is not None else None
+    for flag, asked in (("use_deepspeed", "DEEPSPEED"), ("multi_gpu", "MULTI_GPU"), ("use_fsdp", "FSDP")):
+        if flag in options:
+            return Given(asked, f"accelerate launch --{flag}").over(in_file)
+    return in_file
+
+
+def _mixed_precision(environ: Mapping[str, str], file: AccelerateFile, options: Mapping[str, str]) -> Given | None:
+    """None where nobody says anything: Accelerate then sets "no"."""
+    value = environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    written = file.settings.get("mixed_precision")
+    in_file = Given(written, file.where("mixed_precision")) if written is not None else None
+    if "mixed_precision" in options:
+        return Given(value, "accelerate launch --mixed_precision").over(in_file)
+    if in_file is not None:
+        return Given(value, in_file.origin)
+    return Given(value, Place(ENVIRONMENT, "ACCELERATE_MIXED_PRECISION")) if value != "no" else None
 
 
 def inline_file(launch: Launch) -> DeepSpeedFile:
     """The YAML's own DeepSpeed fields in DeepSpeed's form; Accelerate's stage where none is written is 2."""
     config: dict[str, Any] = {"zero_optimization": {"stage": 2}}
     names = {"zero_optimization.stage": "deepspeed_config.zero_stage (Accelerate's default)"}
+    lines: dict[str, int] = {}
     for name, given in launch.inline.items():
         *sections, last = INLINE[name].split(".")
         node = config
@@ -181,7 +207,9 @@ def inline_file(launch: Launch) -> DeepSpeedFile:
             node = node.setdefault(section, {})
         node[last] = given.value
         names[INLINE[name]] = given.origin.removeprefix(f"{launch.where}: ")
-    return DeepSpeedFile(launch.where, config, names)
+        if isinstance(given.origin, Place) and given.origin.line is not None:
+            lines[given.origin.key] = given.origin.line
+    return DeepSpeedFile(launch.where, config, names, lines)
 
 
 def check_obtained(launch: Launch, script: str) -> list[str]:

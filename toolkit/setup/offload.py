@@ -1,10 +1,11 @@
 """Offload: which state of ZeRO lives in the host's memory, and what a file must not ask for there."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from toolkit.errors import fault
-from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.dsjson import DeepSpeedFile, nearest
 
 # Each section, and the lowest ZeRO stage that has it.
 SECTIONS = {"zero_optimization.offload_optimizer": 1, "zero_optimization.offload_param": 3}
@@ -47,8 +48,9 @@ def settle_offload(
             # is swapped out could not be saved by name either.
             reason = "DeepSpeed 0.19.8 trains another model with state on NVMe"
             faults.append(fault(where, device, reason, "write cpu"))
+            faults += _path_fault(file.where(f"{key}.nvme_path"), section.get("nvme_path"))
         elif device != "cpu":
-            faults.append(fault(where, device, "unknown", "write cpu or none"))
+            faults.append(_device_fault(where, device))
         elif stages > 1:
             faults.append(fault(where, device, "a pipeline keeps its state on its own device", "remove the section"))
         elif stage < least:
@@ -61,3 +63,26 @@ def settle_offload(
             if unused := [name for name in given if name in _NVME_ALONE]:
                 notes.append(f"{where} cpu: not used there: {', '.join(unused)}")
     return sections
+
+
+def _device_fault(where: str, device: str) -> str:
+    """A device that offloads nothing, or that DeepSpeed does not know."""
+    if device.lower().partition(":")[0] in ("gpu", "cuda", "npu", "xpu", "hpu", "mps"):
+        return fault(where, device, "state on the rank's own device is not offloaded", "write none, or cpu")
+    hint = nearest(device.lower(), ("cpu", "none", "nvme"))
+    return fault(where, device, "unknown device", hint or "write cpu or none")
+
+
+def _path_fault(where: str, path: Any) -> list[str]:
+    """A line where state could not be swapped out to `path`, whatever trains with it."""
+    if path in (None, "", "auto"):
+        reason = "nvme needs the path of a folder"
+    elif not isinstance(path, str):
+        return []  # a wrong type has its own line
+    elif not os.path.isdir(path):
+        reason = "not a folder" if os.path.lexists(path) else f"no such folder, searched from {os.getcwd()}"
+    elif not os.access(path, os.W_OK):
+        reason = "the folder cannot be written"
+    else:
+        return []
+    return [fault(where, path, reason, "name a folder that can be written, or write cpu, which needs none")]

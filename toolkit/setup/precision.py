@@ -41,15 +41,16 @@ class Precision:
 
 
 def asked_precision(
-    typed: Given | None, launched: Given, file: DeepSpeedFile | None, default: Given
+    typed: Given | None, launched: Given | None, file: DeepSpeedFile | None, default: Given
 ) -> tuple[Given, list[str]]:
     """The one precision that is asked for, and a line for each contradiction. `launched` "no" asks for nothing: it is
-    what Accelerate sets when nobody says anything."""
+    what `accelerate config` writes into every file."""
     written, faults = _written(file) if file is not None else (None, [])
     if faults:
         return default, faults
-    asked = [given for given in (typed, launched if launched.value != "no" else None, written) if given is not None]
-    chosen = asked[-1] if asked else default
+    binding = launched if launched is not None and launched.value != "no" else None
+    asked = [given for given in (typed, binding, written) if given is not None]
+    chosen = (asked[-1] if asked else launched or default).over(launched, default)
     if chosen.value not in DTYPES:
         return default, [fault(chosen.origin, chosen.value, "not a precision here", f"one of {', '.join(DTYPES)}")]
     faults = [

@@ -1,115 +1,47 @@
 """DeepSpeed's JSON keys as oneloop takes them: kinds, fixed values, sections not taken, names removed or renamed.
 
-DeepSpeed 0.19.8 accepts unknown top-level keys without a word and ignores them, so every key it reads stands here.
+DeepSpeed accepts unknown top-level keys without a word and ignores them, so every key that the installed version reads
+stands in schemas/deepspeed.json, which .ci/schemas.py writes. Here is what oneloop makes of them.
 """
+
+import json
+from pathlib import Path
+from typing import Any
 
 # The names of --optimizer and --lr_scheduler_type.
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "cosine")
 LARGEST = 2**63 - 1  # of any integer: what 64 bits hold
 
+Keys = dict[str, dict[str, Any]]
+_DATA: dict[str, Any] = json.loads((Path(__file__).parent / "schemas" / "deepspeed.json").read_text(encoding="utf-8"))
+VERSION: str = _DATA["version"]
+# {section: {key: {"kind": ..., "default": ..., "null": true}}}; "" is the top level. Kinds: positive (integer >= 1),
+# whole (integer >= 0), integer, number (>= 0), bool, text, list, object, any.
+SECTIONS: dict[str, Keys] = {"": _DATA["top"], **_DATA["sections"]}
+# Parameters of DeepSpeed's optimizers by lower-case name, and of its schedulers.
+OPTIMIZER_PARAMS: dict[str, Keys] = _DATA["optimizers"]
+SCHEDULER_PARAMS: dict[str, Keys] = _DATA["schedulers"]
 
-def _kinds(**names: str) -> dict[str, str]:
-    """{key: kind} from kind="key key": positive (integer >= 1), whole (integer >= 0), number (>= 0), bool, text, ..."""
-    return {key: kind for kind, keys in names.items() for key in keys.split()}
-
-
-TOP = _kinds(
-    positive="""train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print
-        vocabulary_size""",
-    number="gradient_clipping gradient_predivide_factor",
-    bool="""managed_gradient_accumulation wall_clock_breakdown memory_breakdown dump_state disable_allgather
-        disable_python_gc prescale_gradients zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
-        dataloader_drop_last use_data_before_expert_parallelism""",
-    text="gradient_allreduce_op communication_data_type seq_parallel_communication_data_type log_level",
-)
-
-SECTIONS: dict[str, dict[str, str]] = {
-    "zero_optimization": _kinds(
-        positive="reduce_bucket_size allgather_bucket_size sub_group_size",
-        whole="""stage stage3_prefetch_bucket_size stage3_param_persistence_threshold
-            stage3_model_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance
-            stage3_module_granularity_threshold zero_hpz_partition_size""",
-        bool="""contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce allgather_partitions overlap_comm
-            compute_grad_norm load_from_fp32_weights elastic_checkpoint stage3_gather_16bit_weights_on_model_save
-            stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential ignore_unused_parameters legacy_stage1
-            round_robin_gradients parameter_alignment zero_quantized_weights zero_quantized_nontrainable_weights
-            zero_quantized_gradients memory_efficient_linear pipeline_loading_checkpoint override_module_apply
-            log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory""",
-        object="offload_param offload_optimizer zenflow leaf_module",
-    ),
-    "optimizer": _kinds(text="type", object="params", bool="legacy_fusion"),
-    "fp16": _kinds(
-        bool="enabled auto_cast consecutive_hysteresis fp16_master_weights_and_grads",
-        number="loss_scale",
-        whole="initial_scale_power",
-        positive="loss_scale_window hysteresis min_loss_scale",
-    ),
-    "torch_autocast": _kinds(bool="enabled", text="dtype", list="lower_precision_safe_modules"),
-    "aio": _kinds(positive="block_size queue_depth intra_op_parallelism", bool="single_submit overlap_events use_gds"),
-    "bf16": _kinds(
-        bool="""enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads
-            bf16_optimizer_states"""
-    ),
-    "pipeline": _kinds(
-        positive="stages",
-        text="partition",
-        whole="activation_checkpoint_interval",
-        bool="seed_layers pipe_partitioned grad_partitioned use_reentrant",
-    ),
-    "flops_profiler": _kinds(
-        bool="enabled detailed",
-        number="recompute_fwd_factor",
-        positive="profile_step top_modules",
-        any="module_depth output_file",
-    ),
-    "comms_logger": _kinds(bool="enabled prof_all verbose debug", list="prof_ops"),
-    "tensorboard": _kinds(bool="enabled", text="output_path job_name"),
-    "csv_monitor": _kinds(bool="enabled", text="output_path job_name"),
-    "wandb": _kinds(bool="enabled", any="group team", text="project"),
-    "comet": _kinds(
-        bool="enabled",
-        any="project workspace api_key experiment_name experiment_key online mode",
-        positive="samples_log_interval",
-    ),
+# Narrower than DeepSpeed's own check, which lets through what fails or does nothing later.
+_KINDS = {
+    "positive": """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print
+        vocabulary_size sequence_parallel_size zero_optimization.allgather_bucket_size zero_optimization.sub_group_size
+        zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_param.buffer_count
+        zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu fp16.loss_scale_window
+        fp16.hysteresis fp16.min_loss_scale aio.block_size aio.queue_depth aio.intra_op_parallelism pipeline.stages
+        flops_profiler.profile_step flops_profiler.top_modules comet.samples_log_interval""",
+    "whole": """zero_optimization.stage3_module_granularity_threshold fp16.initial_scale_power
+        pipeline.activation_checkpoint_interval""",
+    "bool": "optimizer.legacy_fusion",
+    "text": """communication_data_type seq_parallel_communication_data_type log_level torch_autocast.dtype
+        optimizer.type scheduler.type""",
+    "list": "torch_autocast.lower_precision_safe_modules",
+    "object": "optimizer.params scheduler.params datastates_ckpt",
 }
-
-# Sections inside a section.
-SUBSECTIONS: dict[str, dict[str, str]] = {
-    "zero_optimization.offload_optimizer": _kinds(
-        text="device nvme_path",
-        positive="buffer_count",
-        bool="pin_memory pipeline_read pipeline_write fast_init super_offload",
-        number="ratio cpuadam_cores_perc",
-    ),
-    "zero_optimization.offload_param": _kinds(
-        text="device nvme_path", positive="buffer_count buffer_size max_in_cpu", bool="pin_memory"
-    ),
-}
-
-# DeepSpeed takes null for these, as for a key that is missing.
-NULL = frozenset([*SUBSECTIONS, *(f"{section}.nvme_path" for section in SUBSECTIONS)])
-
-OPTIMIZER_PARAMS = _kinds(
-    number="lr weight_decay momentum eps dampening",
-    list="betas",
-    bool="adam_w_mode torch_adam bias_correction amsgrad nesterov",
-)
-# Those that not every optimizer has.
-_ADAMS = ("adam", "adamw")
-OPTIMIZERS_WITH: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("momentum", "dampening", "nesterov"), ("sgd",)),
-    **dict.fromkeys(("betas", "eps", "adam_w_mode", "torch_adam", "bias_correction", "amsgrad"), _ADAMS),
-}
-# What the toolkit's optimizers use, torch's own defaults. Another value would be dropped without a word.
-FIXED_OPTIMIZER_PARAMS: dict[str, object] = {
-    "betas": [0.9, 0.999],
-    "eps": 1e-8,
-    "bias_correction": True,
-    "amsgrad": False,
-    "dampening": 0,
-    "nesterov": False,
-}
+for _kind, _paths in _KINDS.items():
+    for _path in _paths.split():
+        SECTIONS[_path.rpartition(".")[0]][_path.rpartition(".")[2]]["kind"] = _kind
 
 # Another value would change the mathematics or have no effect here: the one right value in every setup, and why.
 _AVERAGE, _ZERO_PP = "gradients are averaged alike in every setup", "ZeRO++ changes the numbers"
@@ -127,6 +59,7 @@ FIXED: dict[str, tuple[object, str]] = {
     "zero_allow_untested_optimizer": (True, "the script's optimizer is used in every setup, SGD included"),
     "zero_force_ds_cpu_optimizer": (False, "offloaded Adam and AdamW are DeepSpeed's own anyway, SGD stays torch's"),
     "dataloader_drop_last": (False, "the last incomplete global batch is padded with rows of weight 0"),
+    "sequence_parallel_size": (1, "sequence parallelism is not part of this version"),
     "use_data_before_expert_parallelism": (False, "there are no experts here"),
     "disable_allgather": (False, "updated weights must reach every rank"),
     "fp16.fp16_master_weights_and_grads": (False, _MASTERS),
@@ -150,6 +83,8 @@ FIXED: dict[str, tuple[object, str]] = {
         f"{tracker}.enabled": (False, "trackers are not part of this version")
         for tracker in ("tensorboard", "wandb", "comet", "csv_monitor")
     },
+    "optimizer.params.capturable": (False, "the optimizer's kernel is chosen here"),
+    "optimizer.params.decoupled_weight_decay": (False, "AdamW is the optimizer that decays so"),
     "pipeline.seed_layers": (False, "weights come from the script's model, the same in every setup"),
     "pipeline.activation_checkpoint_interval": (0, _RECOMPUTE),
     "pipeline.use_reentrant": (True, _RECOMPUTE),
@@ -161,8 +96,10 @@ FIXED: dict[str, tuple[object, str]] = {
 AUTO = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer.type
     optimizer.params.lr optimizer.params.weight_decay optimizer.params.momentum optimizer.params.betas
-    optimizer.params.eps fp16.enabled bf16.enabled fp16.loss_scale fp16.initial_scale_power pipeline.stages
-    pipeline.partition zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size
+    optimizer.params.eps scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr
+    scheduler.params.warmup_num_steps scheduler.params.total_num_steps fp16.enabled bf16.enabled fp16.loss_scale
+    fp16.initial_scale_power pipeline.stages pipeline.partition zero_optimization.reduce_bucket_size
+    zero_optimization.allgather_bucket_size
     zero_optimization.sub_group_size zero_optimization.stage3_prefetch_bucket_size
     zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_max_live_parameters
     zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_gather_16bit_weights_on_model_save
@@ -173,10 +110,6 @@ AUTO = frozenset(
 
 # Known sections that this version does not take: (reason, remedy). One that switches nothing on is dropped.
 NOT_TAKEN: dict[str, tuple[str, str]] = {
-    "scheduler": (
-        "the schedule is the script's, counted in optimizer steps alike in every setup",
-        "remove the section and give --lr_scheduler_type and --num_warmup_steps",
-    ),
     "activation_checkpointing": (_RECOMPUTE, "remove the section and give --gradient_checkpointing"),
     "data_types": ("gradients add up in the weights' format, buffers stay in fp32", "remove the section"),
     "checkpoint": (_OWN_CHECKPOINTS, "remove the section"),
@@ -188,32 +121,49 @@ NOT_TAKEN: dict[str, tuple[str, str]] = {
         datastates_ckpt expert_parallel""".split()
 }
 
-# Keys of those sections as DeepSpeed 0.19.8 reads them. Sections that are not here have deeper forms of their own.
-NESTED: dict[str, frozenset[str]] = {
-    name: frozenset(keys.split())
-    for name, keys in {
-        "scheduler": "type params",
-        "activation_checkpointing": """partition_activations number_checkpoints contiguous_memory_optimization
-            cpu_checkpointing profile synchronize_checkpoint_boundary""",
-        "data_types": "grad_accum_dtype buffer_dtype",
-        "checkpoint": "tag_validation load_universal use_node_local_storage parallel_write writer",
-        "hybrid_engine": """enabled max_out_tokens inference_tp_size release_inference_cache pin_parameters
-            tp_gather_partition_size enable_cuda_graph""",
-        "zero_optimization.leaf_module": "classes names name_suffixes",
-    }.items()
+# What DeepSpeed has removed and rejects, and what to do instead.
+_BATCH_KEYS = "train_batch_size, train_micro_batch_size_per_gpu or gradient_accumulation_steps"
+_NOTHING = "remove it, nothing takes its place"
+REMOVED: dict[str, str] = dict.fromkeys(_DATA["removed"], _NOTHING) | {
+    "amp": 'write "fp16": {"enabled": true} or "bf16": {"enabled": true}',
+    "nebula": "remove it, oneloop writes its own checkpoints",
+    "elasticity": f"remove it and write {_BATCH_KEYS}",
+    "sparse_attention": "remove it, attention is the model's",
+    "sparse_gradients": "remove it, gradients are dense",
+    "curriculum_learning": "remove it, the order of the data is the script's",
+    "zero_optimization.mics_shard_size": "remove it, stage 3 shards over all ranks",
+    "zero_optimization.mics_hierarchical_params_gather": "remove it, stage 3 shards over all ranks",
 }
+REMOVED_OPTIMIZERS = {"onebitadam": "AdamW", "zerooneadam": "AdamW", "onebitlamb": "AdamW"}
 
-REMOVED = frozenset(
-    """nebula compression_training amp quantize_training sparse_gradients eigenvalue sparse_attention elasticity
-    graph_harvesting curriculum_learning progressive_layer_drop zero_optimization.mics_shard_size
-    zero_optimization.mics_hierarchical_params_gather zero_optimization.zeropp_loco_param""".split()
-)
-
+# Older names that `toolkit.setup.renamed` moves, and second names that DeepSpeed takes too.
 RENAMED: dict[str, str] = {
+    old: f"{old.rpartition('.')[0]}.{new}" for old, new in _DATA["deprecated"].items() if " " not in new
+} | {
     "bfloat16": "bf16",
-    "zero_optimization.stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-    "zero_optimization.cpu_offload": "offload_optimizer",
-    "zero_optimization.cpu_offload_param": "offload_param",
-    "zero_optimization.cpu_offload_params": "offload_param",
-    "zero_optimization.cpu_offload_use_pin_memory": "pin_memory in offload_optimizer or offload_param",
+    "allgather_size": "zero_optimization.allgather_bucket_size",
+    "fp32_allreduce": "communication_data_type",
+    "aio.thread_count": "aio.intra_op_parallelism",
+    "optimizer.params.max_grad_norm": "gradient_clipping",
+    "zero_optimization.cpu_offload_params": "zero_optimization.offload_param",
+    "zero_optimization.cpu_offload_use_pin_memory": "zero_optimization.offload_optimizer.pin_memory",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": (
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+    ),
+}
+for _path in RENAMED:
+    SECTIONS.get(_path.rpartition(".")[0], {}).pop(_path.rpartition(".")[2], None)
+
+# Names of arguments and of Accelerate's fields that stand in DeepSpeed files, and how DeepSpeed writes them.
+ELSEWHERE = {
+    "zero_stage": "write zero_optimization.stage",
+    "learning_rate": "write optimizer.params.lr",
+    "mixed_precision": 'write "bf16": {"enabled": true} or "fp16": {"enabled": true}',
+    "max_grad_norm": "write gradient_clipping",
+    "per_device_train_batch_size": "write train_micro_batch_size_per_gpu",
+    "batch_size": "write train_batch_size",
+    "offload_optimizer_device": "write zero_optimization.offload_optimizer.device",
+    "offload_param_device": "write zero_optimization.offload_param.device",
+    "zero3_save_16bit_model": "write zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "num_processes": "the launcher decides it, remove it here",
 }

@@ -6,31 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from toolkit.errors import UserError, fault
-from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, Given, settle_batch
-from toolkit.setup.checks import build_faults, owned_faults, rank_fault
-from toolkit.setup.dsjson import DeepSpeedFile, check_keys, plain_config
+from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO
 from toolkit.setup.launcher import Launch
-from toolkit.setup.offload import default_offload, settle_offload
-from toolkit.setup.precision import DTYPES, asked_precision, settle_precision
+from toolkit.setup.precision import DTYPES
 
 ZERO_STAGE = {"zero1": 1, "zero2": 2, "zero3": 3, "pipeline": 1, "pipeline_dp": 1}
 ZERO_STAGE |= {f"zero{stage}_offload": stage for stage in (1, 2, 3)}
 STRATEGIES = ("single", "ddp", *ZERO_STAGE)
-VALUES: dict[str, Any] = {
-    "max_grad_norm": 1.0,
-    "optimizer": "adamw",
-    "learning_rate": 1e-3,
-    "weight_decay": 0.0,
-    "momentum": 0.9,
-    "lr_scheduler_type": "constant",
-    "num_warmup_steps": 0,
-    "seed": 42,
-    "gradient_checkpointing": False,
-    "sync_batch_norm": False,
-    "timeout": 120,
-    "verbose": False,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +43,10 @@ class Setup:
     learning_rate: float
     weight_decay: float
     momentum: float
-    lr_scheduler_type: str
+    optimizer_options: Mapping[str, Any]  # its further numbers, by torch's names: betas and eps, or SGD's two
+    lr_scheduler_type: str  # constant | linear | cosine, or the JSON's scheduler.type
     num_warmup_steps: int  # optimizer steps
+    lr_schedule: Mapping[str, Any]  # type and parameters of the JSON's scheduler; {} where there is none
     seed: int
     gradient_checkpointing: bool
     sync_batch_norm: bool
@@ -71,6 +55,7 @@ class Setup:
     deepspeed_config: dict[str, Any] | None  # None for single and ddp
     config_files: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
+    overrode: Mapping[str, str] = field(default_factory=dict)  # what else was said for a name, and does not hold
     notes: tuple[str, ...] = ()
 
     @property
@@ -132,46 +117,23 @@ class Setup:
                 and `bf16` sections mean what they mean in a file.
             values: max_grad_norm, optimizer, learning_rate, ... as in `VALUES`, whose defaults they replace.
         """
-        if strategy not in STRATEGIES:
-            raise UserError(fault("strategy", strategy, "unknown", f"one of {', '.join(STRATEGIES)}"))
-        unknown = [
-            fault(name, value, "unknown", f"one of {', '.join(VALUES)}")
-            for name, value in values.items()
-            if name not in VALUES
-        ]
-        if unknown:
-            raise UserError(*unknown)
-        by_hand = "Setup.build"
+        from toolkit.setup.built import setup_by_hand
+
         batch = {
             GLOBAL: train_batch_size,
             MICRO: train_micro_batch_size_per_gpu,
             ACCUMULATION: gradient_accumulation_steps,
         }
-        given = {key: value for key, value in batch.items() if value is not None}
-        file = DeepSpeedFile(by_hand, deepspeed or {})
-        settings = {**given, **values, "mixed_precision": mixed_precision}
-        faults = build_faults(strategy, world_size, rank, partition, settings) + check_keys(file)
-        faults = faults or owned_faults(file, strategy, ZERO_STAGE.get(strategy))
-        if faults:
-            raise UserError(*faults)
-        if stages is None:
-            stages = world_size if strategy.startswith("pipeline") else 1
-        local = rank if local_rank is None else local_rank
-        no_launch, no_precision = Given("no", by_hand), Given(mixed_precision, f"{by_hand}: mixed_precision")
-        typed = None if mixed_precision == "no" else no_precision
-        precision, faults = asked_precision(typed, no_launch, file, no_precision)
-        if faults:
-            raise UserError(*faults)
-        return settle(
-            Launch(launcher, rank, local, world_size, world_size, use_cpu),
-            Given(strategy, by_hand),
-            Given(stages, by_hand),
-            Given(partition, by_hand),
-            {key: Given(value, f"{by_hand}: {key}") for key, value in given.items()},
-            Given(default_train_batch_size, "default"),
-            {name: Given(values.get(name, default), by_hand) for name, default in VALUES.items()},
-            file,
-            precision=precision,
+        return setup_by_hand(
+            Launch(launcher, rank, rank if local_rank is None else local_rank, world_size, world_size, use_cpu),
+            strategy,
+            stages,
+            partition,
+            batch,
+            default_train_batch_size,
+            mixed_precision,
+            deepspeed or {},
+            values,
         )
 
     def banner(self) -> str:
@@ -198,93 +160,15 @@ class Setup:
         )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """{name: {"value": ..., "origin": ...}} of every value, for summary.json."""
+        """{name: {"value": ..., "origin": ..., "overrode": ...}} of every value, for summary.json and `check`."""
         result = {}
         for each in fields(self):
-            if each.name not in ("origins", "notes"):
+            if each.name not in ("origins", "overrode", "notes"):
                 value = getattr(self, each.name)
                 value = list(value) if isinstance(value, tuple) else value
-                result[each.name] = {"value": value, "origin": self.origins.get(each.name, "derived")}
+                origin, overrode = self.origins.get(each.name, "derived"), self.overrode.get(each.name) or None
+                result[each.name] = {"value": value, "origin": origin, "overrode": overrode}
         return result
-
-
-def settle(
-    launch: Launch,
-    strategy: Given,
-    stages: Given,
-    partition: Given,
-    batch: Mapping[str, Given],
-    default_batch: Given,
-    values: Mapping[str, Given],
-    file: DeepSpeedFile | None,
-    *,
-    precision: Given,
-    auto_accumulation: Given = ONE_MICRO_BATCH,
-    config_files: tuple[str, ...] = (),
-    notes: Sequence[str] = (),
-) -> Setup:
-    """Checks the ranks against strategy and stages, settles the batch, and writes DeepSpeed's configuration.
-
-    Raises:
-        UserError: stages that the ranks cannot carry, or batch numbers that do not multiply.
-    """
-    name, world = strategy.value, launch.world_size
-    fault_line = rank_fault(name, stages, world)
-    if fault_line:
-        raise UserError(fault_line)
-    if name.startswith("pipeline"):
-        name = "pipeline" if stages.value == world else "pipeline_dp"
-    sizes = settle_batch(batch, default_batch, world // stages.value, auto_accumulation=auto_accumulation)
-    format, faults = settle_precision(precision, file, name)
-    notes = [*notes, *format.notes]
-    offload = settle_offload(file, ZERO_STAGE.get(name, 0), stages.value, notes, faults) or default_offload(name)
-    if faults:
-        raise UserError(*faults)
-    config = None
-    if name in ZERO_STAGE:
-        settled = {
-            # DeepSpeed knows no padding: its number is the rows of a step, real and padded. Where gradient_clipping is
-            # absent it clips at 1.0 and DDP does not: one number, always written.
-            GLOBAL: sizes.train_batch_size + sizes.padding_rows,
-            MICRO: sizes.train_micro_batch_size_per_gpu,
-            ACCUMULATION: sizes.gradient_accumulation_steps,
-            "gradient_clipping": float(values["max_grad_norm"].value),
-            "zero_optimization.stage": ZERO_STAGE[name],
-        }
-        config = plain_config(file or DeepSpeedFile("", {}), settled) | dict(format.sections)
-        config["zero_optimization"] |= offload
-    origins = {key: given.origin for key, given in values.items()} | dict(sizes.origins)
-    origins |= {"strategy": strategy.origin, "stages": stages.origin, "partition": partition.origin}
-    origins |= dict.fromkeys(
-        ("launcher", "rank", "local_rank", "world_size", "local_world_size", "use_cpu"), "environment"
-    )
-    origins |= dict.fromkeys(("mixed_precision", "weight_dtype"), precision.origin)
-    origins["loss_scale"] = format.loss_scale.origin
-    if launch.requested_processes is not None:
-        origins["world_size"] = launch.requested_processes.origin
-    return Setup(
-        strategy=name,
-        launcher=launch.launcher,
-        rank=launch.rank,
-        local_rank=launch.local_rank,
-        world_size=world,
-        local_world_size=launch.local_world_size,
-        use_cpu=launch.use_cpu,
-        stages=stages.value,
-        partition=partition.value,
-        mixed_precision=precision.value,
-        weight_dtype=format.weight_dtype,
-        loss_scale=format.loss_scale.value,
-        train_batch_size=sizes.train_batch_size,
-        train_micro_batch_size_per_gpu=sizes.train_micro_batch_size_per_gpu,
-        gradient_accumulation_steps=sizes.gradient_accumulation_steps,
-        padding_rows=sizes.padding_rows,
-        deepspeed_config=config,
-        config_files=config_files,
-        origins=origins,
-        notes=(*notes, *sizes.notes),
-        **{key: given.value for key, given in values.items()},
-    )
 
 
 def _plural(count: int, noun: str) -> str:

@@ -1,0 +1,129 @@
+"""What `check` plans is what Accelerate's own code would hand to the script."""
+
+import os
+
+import pytest
+from accelerate.commands import launch as accelerate_launch
+from accelerate.utils.launch import (
+    prepare_deepspeed_cmd_env,
+    prepare_multi_gpu_env,
+    prepare_simple_launcher_cmd_env,
+)
+from launched import ROOT
+
+from toolkit.setup.hostfile import Hosts
+from toolkit.setup.launcher import IN_ENVIRONMENT, read_launch
+from toolkit.setup.planned import plan
+
+READ = {*IN_ENVIRONMENT.values(), "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND"}
+READ |= {"ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_DEEPSPEED_CONFIG_FILE"}
+
+FILES = {
+    "inline": """
+distributed_type: DEEPSPEED
+num_processes: 4
+mixed_precision: bf16
+deepspeed_config:
+  zero_stage: 3
+  gradient_clipping: 1.0
+  gradient_accumulation_steps: 4
+  offload_optimizer_device: none
+  offload_param_device: cpu
+  zero3_init_flag: true
+  zero3_save_16bit_model: true
+""",
+    "bare": "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {}\n",
+    "ddp": "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\nuse_cpu: true\n",
+    "cpu": "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n",
+    "one": "distributed_type: 'NO'\nmixed_precision: 'no'\n",
+    "compiled": "distributed_type: MULTI_GPU\nnum_processes: 2\ndynamo_config: {dynamo_backend: INDUCTOR}\n",
+    "backend": "distributed_type: MULTI_GPU\nnum_processes: 2\ndynamo_backend: EAGER\n",
+    "old": "distributed_type: MULTI_GPU\nnum_processes: 2\nfp16: true\n",
+    "machines": "distributed_type: DEEPSPEED\nnum_processes: 8\nnum_machines: 2\nmachine_rank: 0\n"
+    "main_process_ip: 127.0.0.1\nmain_process_port: 0\ndeepspeed_config:\n  deepspeed_multinode_launcher: standard\n",
+}
+PRESETS = sorted(path.stem for path in (ROOT / "accelerate_configs").glob("*.yaml"))
+
+
+def handed(monkeypatch, path, *options):
+    """(environment, ranks on this machine) that Accelerate's own code would start the script with."""
+    got = {}
+
+    def take(prepare, ranks=lambda args: int(args.nproc_per_node)):
+        def launcher(args):
+            prepared = prepare(args)
+            got["environ"] = prepared[1] if isinstance(prepared, tuple) else prepared
+            got["ranks"] = ranks(args)
+
+        return launcher
+
+    monkeypatch.setattr(accelerate_launch, "deepspeed_launcher", take(prepare_deepspeed_cmd_env))
+    monkeypatch.setattr(accelerate_launch, "multi_gpu_launcher", take(prepare_multi_gpu_env))
+    monkeypatch.setattr(accelerate_launch, "simple_launcher", take(prepare_simple_launcher_cmd_env, lambda args: 1))
+    parser = accelerate_launch.launch_command_parser()
+    accelerate_launch.launch_command(parser.parse_args(["--config_file", str(path), *options, "train.py"]))
+    return {name: value for name, value in got["environ"].items() if name in READ}, got["ranks"]
+
+
+@pytest.mark.parametrize("options", [(), ("--num_processes", "4")], ids=["file", "option"])
+@pytest.mark.parametrize("name", [*FILES, *PRESETS])
+def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
+    for variable in [each for each in os.environ if each.startswith("ACCELERATE_")]:
+        monkeypatch.delenv(variable)
+    path = ROOT / "accelerate_configs" / f"{name}.yaml"
+    if name in FILES:
+        path = tmp_path / "a.yaml"
+        path.write_text(FILES[name])
+    environ, ranks = handed(monkeypatch, path, *options)
+    processes = int(options[1]) if options else None
+    planned = plan(os.environ, "train.py", config_file=str(path), deepspeed=False, num_processes=processes, hosts=None)
+    assert planned.faults == []
+    assert {name: value for name, value in planned.environ.items() if name in READ} == environ
+    launch, _ = read_launch(planned.environ, planned.parent, "train.py")
+    assert (launch.launcher, launch.yaml) == ("accelerate", str(path))
+    assert launch.local_world_size == ranks
+
+
+def planned(**more):
+    given = {"config_file": None, "deepspeed": False, "num_processes": None, "hosts": None} | more
+    return plan({"CUDA_VISIBLE_DEVICES": ""}, "train.py", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "launcher", "ranks", "origin"),
+    [
+        ({}, "python", 1, None),
+        ({"num_processes": 1}, "python", 1, "--num_processes"),
+        ({"num_processes": 3}, "torchrun", 3, "--num_processes"),
+        ({"deepspeed": True}, "deepspeed", 1, "deepspeed's default"),
+        ({"deepspeed": True, "num_processes": 2}, "deepspeed", 2, "--num_processes"),
+        ({"deepspeed": True, "hosts": Hosts("h", {"a": 4, "b": 4}, {"a": 1, "b": 2})}, "deepspeed", 8, "h: slots"),
+    ],
+)
+def test_the_launcher_without_a_yaml(given, launcher, ranks, origin):
+    got = planned(**given)
+    launch, faults = read_launch(got.environ, got.parent, "train.py")
+    assert (launch.launcher, launch.world_size, faults, got.faults) == (launcher, ranks, [], [])
+    assert (got.processes.origin if got.processes is not None else None) == origin
+
+
+def test_another_runs_ranks_do_not_count():
+    inherited = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "4", "CROSS_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
+    inherited |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_USE_CPU": "true", "HOME": "/h"}
+    got = plan(inherited, "train.py", config_file=None, deepspeed=False, num_processes=None, hosts=None)
+    assert got.environ == {"ACCELERATE_USE_CPU": "true", "HOME": "/h"}
+
+
+def test_a_hostfile_and_another_number_of_ranks_are_refused():
+    hosts = Hosts("h", {"a": 4, "b": 4}, {"a": 1, "b": 2})
+    line = "--num_processes: 2: h: slots adds up to 8; write 8, or change the slots"
+    assert planned(deepspeed=True, num_processes=2, hosts=hosts).faults == [line]
+
+
+def test_a_yaml_without_ranks_is_refused_as_accelerate_does(tmp_path):
+    (tmp_path / "a.yaml").write_text("distributed_type: MULTI_GPU\n")
+    (line,) = planned(config_file=str(tmp_path / "a.yaml")).faults
+    assert line == (
+        f"{tmp_path}/a.yaml: num_processes: None: Accelerate wants the number of ranks; "
+        "write num_processes: 2, or add --num_processes"
+    )

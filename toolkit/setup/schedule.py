@@ -1,0 +1,228 @@
+"""The JSON's `scheduler` section: DeepSpeed's schedules, each number settled with the setup's own.
+
+The learning rates are `toolkit.optim.lr_at`'s; DeepSpeed itself gets no scheduler, under any strategy.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.errors import Fault, Place, fault
+from toolkit.setup.batch import Given
+from toolkit.setup.dsjson import DeepSpeedFile
+
+REQUIRED = object()
+# Parameters with DeepSpeed's defaults. WarmupLR's missing warmup_max_lr is the optimizer's rate.
+_WARMUP: dict[str, Any] = {"warmup_num_steps": 1000, "warmup_type": "log"}
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "WarmupLR": {"warmup_min_lr": 0.0, "warmup_max_lr": None, **_WARMUP},
+    "WarmupDecayLR": {"total_num_steps": REQUIRED, "warmup_min_lr": 0.0, "warmup_max_lr": 0.001, **_WARMUP},
+    "WarmupCosineLR": {
+        "total_num_steps": REQUIRED,
+        "warmup_min_ratio": 0.0,
+        "cos_min_ratio": 0.0001,
+        **_WARMUP,
+    },
+    "OneCycle": {
+        "cycle_min_lr": REQUIRED,
+        "cycle_max_lr": REQUIRED,
+        "decay_lr_rate": 0.0,
+        "cycle_first_step_size": 2000,
+        "cycle_second_step_size": None,
+        "cycle_first_stair_count": 0,
+        "cycle_second_stair_count": None,
+        "decay_step_size": 0,
+        "cycle_momentum": True,
+        "cycle_min_mom": 0.8,
+        "cycle_max_mom": 0.9,
+        "decay_mom_rate": 0.0,
+    },
+}
+_MOMENTUM = ("cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate")
+# The parameter that is --learning_rate, and the --lr_scheduler_type of the same kind.
+_PEAK = {"WarmupLR": "warmup_max_lr", "WarmupDecayLR": "warmup_max_lr", "OneCycle": "cycle_max_lr"}
+_ALIKE = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+# Counts of steps and stairs with the least value, and numbers with the largest.
+_COUNTS = {"total_num_steps": 1, "warmup_num_steps": 1, "cycle_first_step_size": 1, "cycle_second_step_size": 0}
+_COUNTS |= {"cycle_first_stair_count": 0, "cycle_second_stair_count": 0, "decay_step_size": 0}
+_NUMBERS = {"warmup_min_ratio": 1.0, "cos_min_ratio": 1.0, "cycle_min_lr": math.inf, "cycle_max_lr": math.inf}
+# What "auto" is; learning rate and warm-up are then the setup's.
+_AUTO: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_max_lr": 0.0, "warmup_num_steps": 1, "total_num_steps": "auto"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A schedule of DeepSpeed's: what the file writes, "auto" included, and the defaults of what is missing."""
+
+    file: DeepSpeedFile
+    kind: str
+    written: Mapping[str, Any]
+
+    def where(self, param: str) -> Place:
+        return self.file.where(f"scheduler.params.{param}")
+
+    @property
+    def type_where(self) -> Place:
+        return self.file.where("scheduler.type")
+
+
+def read_schedule(file: DeepSpeedFile | None, faults: list[str], notes: list[str]) -> Section | None:
+    """The section, checked alone; None where there is none. Unknown keys and wrong types have been told before."""
+    section = file.get("scheduler") if file is not None else None
+    if file is None or not isinstance(section, Mapping):
+        return None
+    kind, params = section.get("type"), section.get("params") or {}
+    where, remedy = file.where("scheduler.type"), f"one of {', '.join(SCHEDULERS)}"
+    if kind is None:
+        if params and not _told(where, faults):
+            faults.append(fault(where, kind, "DeepSpeed ignores a schedule without its type", f"write {remedy}"))
+        return None
+    if kind not in SCHEDULERS:
+        exact = next((f"write {name}" for name in SCHEDULERS if name.lower() == str(kind).lower()), "")
+        reason = "DeepSpeed knows no schedule of this name" if exact else "not supported yet"
+        faults.append(fault(where, kind, reason, exact or remedy))
+        return None
+    return _checked(Section(file, kind, params), faults, notes)
+
+
+def _checked(section: Section, faults: list[str], notes: list[str]) -> Section:
+    usable: dict[str, Any] = {}
+    for name, default in SCHEDULERS[section.kind].items():
+        value, where = section.written.get(name), section.where(name)
+        if value is None:
+            if default is REQUIRED and not _told(where, faults):
+                remedy = 'write "auto" for the steps of the run' if name in _AUTO else "write it"
+                faults.append(fault(where, None, f"{section.kind} needs it", remedy))
+        elif value == "auto" and name in _AUTO:
+            usable[name] = value
+        elif line := _range_fault(where, name, value):
+            faults.append(line)
+        else:
+            usable[name] = int(value) if name in _COUNTS else value
+    if "last_batch_iteration" in section.written:
+        where, value = section.where("last_batch_iteration"), section.written["last_batch_iteration"]
+        faults.append(fault(where, value, "a run goes on where its checkpoint stands", "remove it"))
+    if section.kind == "OneCycle":
+        _without_momentum(section, faults, notes)
+    return Section(section.file, section.kind, usable)
+
+
+def _range_fault(where: Place, name: str, value: Any) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "warmup_type" and value not in ("log", "linear"):
+        return fault(where, value, "DeepSpeed would take log in its place", "write log or linear")
+    if name == "warmup_num_steps" and value == 0:
+        reason, remedy = "DeepSpeed 0.19.8 takes no warm-up of 0 steps", "remove scheduler and give --lr_scheduler_type"
+        return fault(where, value, reason, f"write 1, or {remedy}")
+    if name in _COUNTS and not (number and value >= _COUNTS[name] and value == int(value)):
+        return fault(where, value, f"expected an integer of {_COUNTS[name]} or more", "correct the value")
+    if name in _NUMBERS and not (number and 0 <= value <= _NUMBERS[name]):
+        high = f" to {_NUMBERS[name]:g}" if _NUMBERS[name] < math.inf else " or more"
+        return fault(where, value, f"expected one number of 0{high}", "correct the value")
+    return None
+
+
+def _told(where: Place, faults: list[str]) -> bool:
+    """Whether a line about this key stands already."""
+    return any(isinstance(line, Fault) and line.where == where for line in faults)
+
+
+def _without_momentum(section: Section, faults: list[str], notes: list[str]) -> None:
+    where, value = section.where("cycle_momentum"), section.written.get("cycle_momentum")
+    if value is not False:
+        told = True if value is None else value
+        reason = "a momentum that moves with the learning rate is not supported yet" + " (the default)" * (
+            value is None
+        )
+        faults.append(fault(where, told, reason, "write cycle_momentum: false"))
+    elif unused := [name for name in _MOMENTUM[1:] if name in section.written]:
+        notes.append(f"{where} false: not used: {', '.join(unused)}")
+
+
+def schedule_values(
+    section: Section,
+    typed: Mapping[str, Given],
+    written: dict[str, Given],
+    missing: dict[str, Given],
+    faults: list[str],
+) -> None:
+    """Adds the section's share of the setup's values; what `written` or a typed kind of schedule says otherwise is
+    refused."""
+    kind, params = section.kind, section.written
+    written["lr_scheduler_type"] = Given(kind, section.type_where)
+    asked, warmup = typed.get("lr_scheduler_type"), typed.get("num_warmup_steps")
+    if asked is not None and asked.value != _ALIKE.get(kind):
+        remedy = "leave one of the two out"
+        faults.append(fault(section.type_where, kind, f"{asked.origin} says {asked.value!r}", remedy))
+    if kind == "OneCycle":
+        written["num_warmup_steps"] = Given(0, section.type_where)
+        if warmup is not None and warmup.value:
+            reason = f"{warmup.origin} says {warmup.value}, and this schedule has no warm-up"
+            faults.append(fault(section.type_where, kind, reason, "leave it out, or write cycle_first_step_size"))
+    elif "warmup_num_steps" not in params:
+        default = SCHEDULERS[kind]["warmup_num_steps"]
+        missing["num_warmup_steps"] = Given(default, f"{section.where('warmup_num_steps')} (DeepSpeed's default)")
+    elif params["warmup_num_steps"] != "auto":
+        written["num_warmup_steps"] = Given(params["warmup_num_steps"], section.where("warmup_num_steps"))
+    _peak(section, written, missing, faults)
+
+
+def _peak(section: Section, written: dict[str, Given], missing: dict[str, Given], faults: list[str]) -> None:
+    """The learning rate that the section gives, beside the optimizer's."""
+    name = _PEAK.get(section.kind, "")
+    where, value, optimizers = section.where(name), section.written.get(name), written.get("learning_rate")
+    default = SCHEDULERS[section.kind].get(name)
+    if value == "auto" or not name:
+        return
+    remedy = 'make them equal, or write "auto" for one'
+    if isinstance(value, int | float):
+        if optimizers is not None and optimizers.value != value:
+            faults.append(fault(where, value, f"{optimizers.origin} is {optimizers.value}", remedy))
+        written["learning_rate"] = Given(float(value), where)
+    elif isinstance(default, float):
+        if optimizers is None:
+            missing["learning_rate"] = Given(default, f"{where} (DeepSpeed's default)")
+        elif optimizers.value != default and not _told(where, faults):
+            reason = f"missing, DeepSpeed takes {default}, but {optimizers.origin} is {optimizers.value}"
+            faults.append(fault(where, None, reason, 'write it, or "auto"'))
+
+
+def settle_schedule(
+    section: Section | None, typed: Mapping[str, Given], values: dict[str, Given], faults: list[str], notes: list[str]
+) -> Given:
+    """{"type": ..., parameter: number, ...} with the settled learning rate and warm-up; {} without a section.
+
+    `total_num_steps` is "auto" where it is the run's. A warm-up of 0 behind an "auto" becomes 1 in `values`.
+    """
+    if section is None:
+        return Given({}, "default")
+    kind, warmup = section.kind, values["num_warmup_steps"]
+    if section.written.get("warmup_num_steps") == "auto" and warmup.value == 0:
+        where, why = section.where("warmup_num_steps"), "DeepSpeed 0.19.8 takes no warm-up of 0 steps"
+        if "num_warmup_steps" in typed:
+            remedy = "give 1 or more, or remove scheduler and give --lr_scheduler_type"
+            faults.append(fault(warmup.origin, 0, f'{where} is "auto", and {why}', remedy))
+        notes.append(f'{where} "auto" is 1, not 0 ({warmup.origin}): {why}')
+        warmup = values["num_warmup_steps"] = Given(1, where).over(warmup)
+    params = {name: section.written.get(name, default) for name, default in SCHEDULERS[kind].items()}
+    params = {name: _AUTO[name] if value == "auto" else value for name, value in params.items()}
+    for name in _MOMENTUM:
+        params.pop(name, None)
+    if (peak := _PEAK.get(kind, "")) in params:
+        params[peak] = values["learning_rate"].value
+    if "warmup_num_steps" in params:
+        params["warmup_num_steps"] = warmup.value
+    total = params.get("total_num_steps")
+    if isinstance(total, int) and total < warmup.value:
+        reason = f"the warm-up alone takes {warmup.value} ({warmup.origin})"
+        faults.append(fault(section.where("total_num_steps"), total, reason, "correct one of the two"))
+    return Given({"type": kind, **params}, section.file.where("scheduler"))
+
+
+def warmup_fault(warmup: int, origin: str, total_steps: int, end: str) -> list[str]:
+    """A line where a warm-up that the user wrote or typed is longer than the run, which `end` bounds."""
+    if warmup <= total_steps or not (isinstance(origin, Place) or origin.startswith("--")):
+        return []
+    reason = f"the warm-up is longer than the run: {end} gives {total_steps} steps"
+    return [fault(origin, warmup, reason, "warm up for fewer steps, or train for more")]
