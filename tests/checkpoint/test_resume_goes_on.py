@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ def test_another_learning_rate_is_told_and_taken(tmp_path: Path, whole: Run, cap
     assert [row["learning_rate"] for row in run.steps] == pytest.approx(
         [10 * row["learning_rate"] for row in whole.steps[12:]]
     )
+
+
+def test_another_schedule_is_told_and_taken(tmp_path: Path, whole: Run, capfd: Any) -> None:
+    params = {"warmup_num_steps": "auto", "total_num_steps": "auto", "warmup_type": "linear"}
+    section = {"scheduler": {"type": "WarmupCosineLR", "params": params}}
+    run = fit(tmp_path / "new", RESUME, str(whole.checkpoint(12)), deepspeed=section)
+    told = capfd.readouterr().err
+    assert "oneloop: lr_scheduler_type is WarmupCosineLR, it was cosine\n" in told
+    assert "oneloop: lr_schedule is {'type': 'WarmupCosineLR', " in told
+    assert "optimizer_options" not in told
+    # DeepSpeed's cosine from 3 to 16: the update after k has the index k - 1; the floor is 1e-4 of the peak.
+    shares = [(1 + math.cos(math.pi * (index - 2) / 13)) / 2 for index in (11, 12, 13, 14)]
+    right = [0.05 * (1e-4 + (1 - 1e-4) * share) for share in shares]
+    assert [row["learning_rate"] for row in run.steps] == pytest.approx(right)
 
 
 def test_more_steps_than_before_are_told(tmp_path: Path, whole: Run, capfd: Any) -> None:

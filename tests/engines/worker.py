@@ -15,6 +15,7 @@ from typing import Any
 
 import checks_checkpoint
 import checks_evaluation
+import checks_json
 import checks_pipeline
 import checks_precision
 import checks_steps
@@ -23,6 +24,7 @@ import torch.distributed as dist
 import toolkit
 from toolkit.errors import UserError
 
+MODULES = (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json)
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),
@@ -36,7 +38,7 @@ def main() -> None:
     ranks = int(os.environ["WORLD_SIZE"])
     rank = int(os.environ["RANK"])
     for strategy in STRATEGIES[ranks]:
-        for module in (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision):
+        for module in MODULES:
             for name, (check, strategies) in module.CHECKS.items():
                 if f"{strategy} x{ranks}" not in strategies:
                     continue

@@ -162,6 +162,15 @@ def test_the_pairs_are_those_of_a_run():
             ],
         ),
         (
+            "backend",
+            [
+                "fp8_config.backend in the YAML: library of fp8",
+                "  default: none",
+                "  here: not supported yet: refused where it switches something on",
+                "  set by: fp8_config.backend in the YAML",
+            ],
+        ),
+        (
             "cpu",
             [
                 "accelerate launch --cpu: trains on the CPU, as use_cpu",

@@ -9,6 +9,7 @@ from launched import ROOT
 
 from toolkit.check import check
 from toolkit.errors import UserError
+from toolkit.setup import templates
 from toolkit.setup.templates import ABOUT, write_setup
 
 
@@ -131,6 +132,17 @@ def test_nothing_is_overwritten(machine, write, there):
     ]
     assert sorted(os.listdir()) == sorted(there)
     assert [open(name, encoding="utf-8").read() for name in there] == ["mine"] * len(there)
+
+
+def test_half_a_setup_is_not_left(machine, monkeypatch):
+    def full(path, mode, encoding):
+        if path.endswith(".json"):
+            raise OSError(28, "No space left on device")
+        return open(path, mode, encoding=encoding)
+
+    monkeypatch.setattr(templates, "open", full, raising=False)
+    right = "--output_dir: '.': cannot be written (No space left on device); name a folder that can be"
+    assert (list(refused("zero1")), os.listdir()) == ([right], [])
 
 
 def test_a_folder_that_is_a_file_is_refused(machine, write):

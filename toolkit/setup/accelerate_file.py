@@ -85,7 +85,7 @@ def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _walk(path: str, node: Any, above: str, lines: dict[str, int], faults: list[str], depth: int = 0) -> None:
     """Notes the line of each key; a key that stands twice counts as a mistake, YAML takes the last."""
-    if depth > 20:
+    if depth > 20 or len(lines) > 10_000:
         raise RecursionError
     pairs = node.value if getattr(node, "id", "") == "mapping" else ()
     for key, value in pairs:

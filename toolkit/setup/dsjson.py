@@ -105,7 +105,7 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys, ta
     faults: list[str] = []
     if key in schema.NOT_TAKEN:
         taken = False
-        if not switches_nothing_on(value):
+        if not switches_nothing_on(value, schema.SECTIONS.get(key, {})):
             faults = [fault(where, value, *schema.NOT_TAKEN[key])]
     if value is None and (known[name].get("null") or not taken):
         return faults
@@ -120,7 +120,7 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys, ta
         return [fault(where, value, reason, f"write {json.dumps(right)} or remove the key")]
     if key == "optimizer.type" and (instead := schema.REMOVED_OPTIMIZERS.get(value.lower())):
         reason = f"DeepSpeed {schema.VERSION} has removed the 1-bit optimizers"
-        return [fault(where, value, reason, f"write {instead}, and remove the parameters that it alone has")]
+        return [fault(where, value, reason, f"write {instead}, without the parameters of the 1-bit one")]
     inner = keys_in(file, key)
     return faults + (_check_section(file, key, value, inner, taken) if inner is not None else [])
 
@@ -144,13 +144,18 @@ def _union(kinds: Mapping[str, schema.Keys]) -> schema.Keys:
     return {name: entry for keys in kinds.values() for name, entry in keys.items()}
 
 
-def switches_nothing_on(section: Any) -> bool:
-    """True for null, {}, {"enabled": false, ...}, {"device": "none"} and sections of false or empty values."""
+def switches_nothing_on(section: Any, known: schema.Keys | None = None) -> bool:
+    """True for null, {}, {"enabled": false, ...}, {"device": "none"} and sections of false, empty or default values."""
     if not isinstance(section, Mapping):
         return not section
     if section.get("enabled") is False or section.get("device") in ("none", "auto"):
         return True
-    return not any(value and value != "auto" for name, value in section.items() if not name.startswith("_"))
+    defaults = {name: str(entry.get("default")).lower() for name, entry in (known or {}).items() if name != "enabled"}
+    return not any(
+        value and value != "auto" and str(value).lower() != defaults.get(name)
+        for name, value in section.items()
+        if not name.startswith("_")
+    )
 
 
 def is_kind(value: Any, kind: str) -> bool:
@@ -169,7 +174,7 @@ def is_kind(value: Any, kind: str) -> bool:
 
 
 def _wrong_type(file: DeepSpeedFile, key: str, value: Any, kind: str) -> str:
-    remedy = "correct the value"
+    remedy = "write a value or remove the key" if value is None else "correct the value"
     if isinstance(value, str) and (right := unquoted(value, kind)) is not None:
         remedy = f"write {json.dumps(right)}, without quotes"
     elif kind == "object" and isinstance(value, bool) and "enabled" in (keys_in(file, key) or {}):
@@ -209,7 +214,7 @@ def _unknown(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys) -> s
     homes = [place for place in homes if place.partition(".")[0] not in schema.NOT_TAKEN] or homes
     if 0 < len(homes) <= 2:
         return fault(where, value, reason, f"{name} belongs under {' or '.join(homes)}")
-    return fault(where, value, reason, nearest(name, known) or schema.ELSEWHERE.get(name) or "remove it")
+    return fault(where, value, reason, schema.ELSEWHERE.get(name) or nearest(name, known) or "remove it")
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.7) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import Place, UserError, fault
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)\s*(#.*)?")
+_LINE = re.compile(r"(\S+)\s+slots=([0-9]{1,9})\s*(#.*)?")
 
 
 @dataclass(frozen=True)

@@ -270,9 +270,12 @@ def _default_file(environ: Mapping[str, str], options: Mapping[str, str]) -> str
 
 
 def _beside(path: str, yaml: str) -> str:
-    """A JSON named in a YAML: from the working folder, else from the folder that holds the YAML's own."""
-    other = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(yaml))), path) if yaml else path
-    return path if os.path.isfile(path) or not os.path.isfile(other) else os.path.relpath(other)
+    """A JSON named in a YAML: from the working folder, else from the YAML's own, else from the folder that holds it."""
+    if os.path.isfile(path) or not yaml:
+        return path
+    folder = os.path.dirname(os.path.abspath(yaml))
+    others = [os.path.join(each, path) for each in (folder, os.path.dirname(folder))]
+    return next((os.path.relpath(other) for other in others if os.path.isfile(other)), path)
 
 
 def _true(text: str | None) -> bool:

@@ -1,6 +1,7 @@
 """The JSON's `optimizer` section by the setup's names, with DeepSpeed's meaning under every strategy."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,8 +51,6 @@ def read_optimizer(
         value, where = params.get(param), file.where(f"optimizer.params.{param}")
         if (number := _number(value)) is not None:
             written[name] = Given(number, where)
-            if param == "momentum" and number >= 1:
-                faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
         elif param not in params and kind is not None and (param != "momentum" or kind == "sgd"):
             missing[name] = Given(default, f"{where} (DeepSpeed's default)")
 
@@ -99,6 +98,8 @@ def settle_options(file: DeepSpeedFile | None, optimizer: Given, momentum: float
             faults.append(fault(where, value, reason, f"write {json.dumps(right)}, or remove it"))
         elif name == "adam_w_mode" and value != (optimizer.value == "adamw"):
             faults.append(fault(where, value, f"the optimizer is {optimizer.value}", "remove it, or name the other"))
+        elif name == "momentum" and value >= 1:
+            faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
         elif name in options:
             options[name], origin = _option(where, name, value, faults), file.where("optimizer.params")
     if options.get("nesterov") and (options["dampening"] or not momentum):
@@ -119,6 +120,6 @@ def _option(where: str, name: str, value: Any, faults: list[str]) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A number of 0 or more."""
-    right = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    """A finite number of 0 or more."""
+    right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
     return float(value) if right else None

@@ -82,7 +82,8 @@ def _accelerate(
         environ["ACCELERATE_DYNAMO_BACKEND"] = dynamo_backend(file)
     faults = _disagree(typed or (processes if written != -1 else None), slots)
     machines = file.get("num_machines")
-    if not _MULTI.fullmatch(kind):
+    refused = "distributed_type" in file.lines and "distributed_type" not in file.settings
+    if not refused and not _MULTI.fullmatch(kind):
         environ["ACCELERATE_USE_CPU"] = str(bool(file.settings.get("use_cpu")))
         return Planned(environ, (*parent, script), None, faults)
     if processes.value == -1:

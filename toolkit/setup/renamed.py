@@ -44,10 +44,10 @@ def migrate(file: DeepSpeedFile) -> tuple[DeepSpeedFile, list[str], list[str]]:
             faults.append(fault(where, value, f"expected true or false, got {came(value)}", f"write {new}"))
         elif old == _PIN:
             _move_pin(file, config, names, value, notes, faults)
-        elif old in _SWITCHES and not value:
-            notes.append(f"{where} {json.dumps(value)}: an older name, nothing is switched on")
         elif _get(config, new) is not None:
             faults.append(_twice(replace(file, names=names), old, value, new))
+        elif old in _SWITCHES and not value:
+            notes.append(f"{where} {json.dumps(value)}: an older name, nothing is switched on")
         else:
             value = _SWITCHES.get(old, value)
             _set(config, new, value)

@@ -3,7 +3,7 @@
 The learning rates are `toolkit.optim.lr_at`'s; DeepSpeed itself gets no scheduler, under any strategy.
 """
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,33 +11,18 @@ from typing import Any
 from toolkit.errors import Fault, Place, fault
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.schema import SCHEDULER_PARAMS
 
 REQUIRED = object()
-# Parameters with DeepSpeed's defaults. WarmupLR's missing warmup_max_lr is the optimizer's rate.
-_WARMUP: dict[str, Any] = {"warmup_num_steps": 1000, "warmup_type": "log"}
+_KINDS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle")
+# Parameters with DeepSpeed's defaults. WarmupLR's warmup_max_lr is the optimizer's rate where it is missing.
 SCHEDULERS: dict[str, dict[str, Any]] = {
-    "WarmupLR": {"warmup_min_lr": 0.0, "warmup_max_lr": None, **_WARMUP},
-    "WarmupDecayLR": {"total_num_steps": REQUIRED, "warmup_min_lr": 0.0, "warmup_max_lr": 0.001, **_WARMUP},
-    "WarmupCosineLR": {
-        "total_num_steps": REQUIRED,
-        "warmup_min_ratio": 0.0,
-        "cos_min_ratio": 0.0001,
-        **_WARMUP,
-    },
-    "OneCycle": {
-        "cycle_min_lr": REQUIRED,
-        "cycle_max_lr": REQUIRED,
-        "decay_lr_rate": 0.0,
-        "cycle_first_step_size": 2000,
-        "cycle_second_step_size": None,
-        "cycle_first_stair_count": 0,
-        "cycle_second_stair_count": None,
-        "decay_step_size": 0,
-        "cycle_momentum": True,
-        "cycle_min_mom": 0.8,
-        "cycle_max_mom": 0.9,
-        "decay_mom_rate": 0.0,
-    },
+    kind: {
+        name: entry.get("default", None if entry.get("null") else REQUIRED)
+        for name, entry in SCHEDULER_PARAMS[kind].items()
+        if name != "last_batch_iteration"
+    }
+    for kind in _KINDS
 }
 _MOMENTUM = ("cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate")
 # The parameter that is --learning_rate, and the --lr_scheduler_type of the same kind.
@@ -46,7 +31,8 @@ _ALIKE = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "
 # Counts of steps and stairs with the least value, and numbers with the largest.
 _COUNTS = {"total_num_steps": 1, "warmup_num_steps": 1, "cycle_first_step_size": 1, "cycle_second_step_size": 0}
 _COUNTS |= {"cycle_first_stair_count": 0, "cycle_second_stair_count": 0, "decay_step_size": 0}
-_NUMBERS = {"warmup_min_ratio": 1.0, "cos_min_ratio": 1.0, "cycle_min_lr": math.inf, "cycle_max_lr": math.inf}
+_LARGE = sys.float_info.max
+_NUMBERS = {"warmup_min_ratio": 1.0, "cos_min_ratio": 1.0, "cycle_min_lr": _LARGE, "cycle_max_lr": _LARGE}
 # What "auto" is; learning rate and warm-up are then the setup's.
 _AUTO: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_max_lr": 0.0, "warmup_num_steps": 1, "total_num_steps": "auto"}
 
@@ -115,10 +101,10 @@ def _range_fault(where: Place, name: str, value: Any) -> str | None:
     if name == "warmup_num_steps" and value == 0:
         reason, remedy = "DeepSpeed 0.19.8 takes no warm-up of 0 steps", "remove scheduler and give --lr_scheduler_type"
         return fault(where, value, reason, f"write 1, or {remedy}")
-    if name in _COUNTS and not (number and value >= _COUNTS[name] and value == int(value)):
+    if name in _COUNTS and not (number and value >= _COUNTS[name] and value % 1 == 0):
         return fault(where, value, f"expected an integer of {_COUNTS[name]} or more", "correct the value")
     if name in _NUMBERS and not (number and 0 <= value <= _NUMBERS[name]):
-        high = f" to {_NUMBERS[name]:g}" if _NUMBERS[name] < math.inf else " or more"
+        high = f" to {_NUMBERS[name]:g}" if _NUMBERS[name] < _LARGE else " or more"
         return fault(where, value, f"expected one number of 0{high}", "correct the value")
     return None
 
@@ -130,13 +116,13 @@ def _told(where: Place, faults: list[str]) -> bool:
 
 def _without_momentum(section: Section, faults: list[str], notes: list[str]) -> None:
     where, value = section.where("cycle_momentum"), section.written.get("cycle_momentum")
-    if value is not False:
+    if value is not False and not _told(where, faults):
         told = True if value is None else value
         reason = "a momentum that moves with the learning rate is not supported yet" + " (the default)" * (
             value is None
         )
         faults.append(fault(where, told, reason, "write cycle_momentum: false"))
-    elif unused := [name for name in _MOMENTUM[1:] if name in section.written]:
+    if unused := [name for name in _MOMENTUM[1:] if value is False and name in section.written]:
         notes.append(f"{where} false: not used: {', '.join(unused)}")
 
 
@@ -180,7 +166,7 @@ def _peak(section: Section, written: dict[str, Given], missing: dict[str, Given]
         if optimizers is not None and optimizers.value != value:
             faults.append(fault(where, value, f"{optimizers.origin} is {optimizers.value}", remedy))
         written["learning_rate"] = Given(float(value), where)
-    elif isinstance(default, float):
+    elif default is not None and default is not REQUIRED:
         if optimizers is None:
             missing["learning_rate"] = Given(default, f"{where} (DeepSpeed's default)")
         elif optimizers.value != default and not _told(where, faults):
@@ -203,7 +189,8 @@ def settle_schedule(
         if "num_warmup_steps" in typed:
             remedy = "give 1 or more, or remove scheduler and give --lr_scheduler_type"
             faults.append(fault(warmup.origin, 0, f'{where} is "auto", and {why}', remedy))
-        notes.append(f'{where} "auto" is 1, not 0 ({warmup.origin}): {why}')
+        else:
+            notes.append(f'{where} "auto" is 1, not 0 ({warmup.origin}): {why}')
         warmup = values["num_warmup_steps"] = Given(1, where).over(warmup)
     params = {name: section.written.get(name, default) for name, default in SCHEDULERS[kind].items()}
     params = {name: _AUTO[name] if value == "auto" else value for name, value in params.items()}

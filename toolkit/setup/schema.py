@@ -37,7 +37,8 @@ _KINDS = {
     "text": """communication_data_type seq_parallel_communication_data_type log_level torch_autocast.dtype
         optimizer.type scheduler.type""",
     "list": "torch_autocast.lower_precision_safe_modules",
-    "object": "optimizer.params scheduler.params datastates_ckpt",
+    "object": "optimizer.params scheduler.params",
+    "any": "datastates_ckpt",
 }
 for _kind, _paths in _KINDS.items():
     for _path in _paths.split():

@@ -22,9 +22,9 @@ ABOUT = {
 }
 _CPU = {"device": "cpu"}
 _COMMENTS = {
-    "_batch": '"auto" is the script\'s argument; a number here must divide: global = micro x accumulation x replicas',
-    "_gradient_clipping": 'a norm, 0 is off; "auto" is --max_grad_norm',
-    "_precision": 'fp32; --mixed_precision bf16 is autocast, with "bf16": {"enabled": "auto"} weights are held in bf16',
+    "_batch": "auto is the script's argument. Numbers must multiply: global = micro x accumulation x replicas",
+    "_gradient_clipping": "a norm, 0 is off; auto is --max_grad_norm",
+    "_precision": "fp32. --mixed_precision bf16 is autocast; a section bf16 with enabled: auto holds weights in bf16",
 }
 
 
@@ -47,12 +47,16 @@ def write_setup(name: str, folder: str = ".", num_processes: int | None = None) 
     if there := [path for path in texts if os.path.lexists(path)]:
         remedy = "name another folder with --output_dir, or remove it"
         raise UserError(*(fault(path, "exists", "a file is never overwritten", remedy) for path in there))
+    begun = []
     try:
         os.makedirs(folder, exist_ok=True)
         for path, text in texts.items():
             with open(path, "x", encoding="utf-8") as file:
+                begun.append(path)
                 file.write(text)
     except OSError as error:
+        for path in begun:
+            os.unlink(path)
         line = fault("--output_dir", folder, f"cannot be written ({error.strerror})", "name a folder that can be")
         raise UserError(line) from None
     return list(texts)
@@ -102,7 +106,7 @@ def _yaml(name: str, path: str, config: str, ranks: int) -> str:
             "  zero3_init_flag: false  # the script's model is built whole, then sharded",
         ]
         precision = [
-            "# No mixed_precision here: Accelerate refuses it beside a file. Give --mixed_precision to the script."
+            "# bf16 or fp16: --mixed_precision of the script. Accelerate itself refuses mixed_precision beside a JSON."
         ]
     many = (
         "a multiple of the JSON's pipeline.stages" if name.startswith("pipeline") else "one a GPU where there are GPUs"
