@@ -104,7 +104,7 @@ def test_everything_wrong_is_told_at_once_with_file_line_and_key(write):
         "key": "train_batch_size",
         "value": "8",
         "reason": 'expected integer of 1 or more, got string "8"',
-        "remedy": "correct the value",
+        "remedy": "write 8, without quotes",
     }
 
 

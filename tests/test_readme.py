@@ -85,6 +85,12 @@ GOES_ON = [
     "oneloop export runs/reviews exported",
     "oneloop predict exported reviews.csv --output labels.csv",
 ]
+CHECKED = [
+    "oneloop check --config_file accelerate_configs/zero2.yaml scripts/train_bert.py --max_train_steps 50",
+    "oneloop check --deepspeed_config ds_configs/pipeline.json --num_processes 2 --json scripts/train_cnn.py",
+    "oneloop check --explain gradient_clipping",
+    "oneloop init zero3 --output_dir my_configs",
+]
 OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
 
 
@@ -151,7 +157,7 @@ def run(command: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], d
 
 
 def test_every_command_is_known_here() -> None:
-    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON}
+    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON, *CHECKED}
 
 
 def test_markers_are_the_known_ones() -> None:
@@ -207,6 +213,19 @@ def test_a_run_goes_on_in_another_setup_and_labels_a_file(newcomer: Path) -> Non
     for row in labels:
         assert float(row["probability_negative"]) + float(row["probability_positive"]) == pytest.approx(1, abs=1e-4)
         assert float(row["probability"]) == float(row[f"probability_{row['label']}"]) >= 0.5
+
+
+def test_a_command_is_checked_before_it_runs(newcomer: Path) -> None:
+    table, told, explained, written = [run(command, newcomer)[0] for command in CHECKED]
+    assert [done.returncode for done in (table, told, explained, written)] == [0, 0, 0, 0]
+    assert table.stdout.split()[:3] == ["strategy", "zero2", "ds_configs/zero2.json:"]
+    assert json.loads(told.stdout)["setup"]["stages"]["value"] == 2
+    assert "--max_grad_norm" in explained.stdout
+    assert written.stdout.splitlines() == ["my_configs/zero3.yaml", "my_configs/zero3.json"]
+    done = run("oneloop check --config_file my_configs/zero3.yaml scripts/train_cnn.py", newcomer)[0]
+    assert (done.returncode, done.stdout.split()[1]) == (0, "zero3")
+    done = run("oneloop check --json --config_file my_configs/zero3.yaml own_model.py --learning_rate 0.1", newcomer)[0]
+    assert json.loads(done.stdout)["setup"]["learning_rate"]["overrode"] == "script's default 0.01"
 
 
 def test_the_error_lines_are_those_printed(newcomer: Path) -> None:

@@ -164,7 +164,7 @@ def read_arguments(
     typed = frozenset(vars(found))
     one_deepspeed_file(found, faults)
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
-    check_together(found, values["optimizer"], unused, own_model, script, faults)
+    check_together(found, unused, own_model, script, faults)
     check_streaming(found, values, faults)
     told = {"typed": typed, "script": script, "script_defaults": fallback, "script_layers": layers}
     return argparse.Namespace(**values, **told), faults

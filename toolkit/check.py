@@ -99,14 +99,17 @@ def check(
         num_processes=num_processes,
         hosts=hosts,
     )
-    resolved = resolve(arguments, planned.environ, planned.parent, planned.processes)
+    resolved = resolve(arguments, planned.environ, planned.parent)
     faults = list(dict.fromkeys([*faults, *planned.faults, *resolved.faults]))
     notes = [*told.notes, *resolved.notes]
     if not known:
         notes = [note for note in notes if SCRIPTS_DEFAULT not in note]
     if faults or resolved.setup is None:
         return Report({}, faults, notes)
-    return Report(_settled(resolved.setup, known), (), notes)
+    settled = _settled(resolved.setup, known)
+    if planned.processes is not None:  # a run sees no more than its launcher's WORLD_SIZE
+        settled["world_size"]["origin"] = planned.processes.origin
+    return Report(settled, (), notes)
 
 
 def _settled(setup: Setup, known: bool) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,6 @@ def one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
 
 def check_together(
     found: argparse.Namespace,
-    optimizer: Any,
     unused: Sequence[str],
     own_model: Sequence[str],
     script: str,
@@ -40,10 +39,6 @@ def check_together(
         reason = f"shapes the model that {script} has of its own, not {given['model_name_or_path']}"
         remedy = "leave it out, or --model_name_or_path"
         faults += [fault(f"--{name}", given[name], reason, remedy) for name in own_model if name in given]
-    if "momentum" in given and optimizer in ("adam", "adamw"):
-        faults.append(
-            fault("--momentum", given["momentum"], f"{optimizer} has none", "leave it out, or --optimizer sgd")
-        )
     if "dataset_name" in given and ("train_file" in given or "validation_file" in given):
         faults.append(
             fault("--dataset_name", given["dataset_name"], "stands beside a local file", "give one of the two")

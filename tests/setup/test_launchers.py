@@ -121,7 +121,8 @@ def test_fields_beside_a_file_are_refused_not_ignored(write):
     environ, parent = of_yaml(write("b.yaml", text), ZERO | environ)
     (line,) = refused(environ, parent=parent)
     assert line.startswith(
-        "b.yaml: deepspeed_config.gradient_clipping: 0.5: a.json does not say it, and Accelerate ignores this beside b.yaml: deepspeed_config.deepspeed_config_file"
+        "b.yaml: deepspeed_config.gradient_clipping: 0.5: a.json does not say it, and Accelerate ignores this beside "
+        "b.yaml: deepspeed_config.deepspeed_config_file"
     )
 
 

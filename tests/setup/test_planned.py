@@ -3,20 +3,12 @@
 import os
 
 import pytest
-from accelerate.commands import launch as accelerate_launch
-from accelerate.utils.launch import (
-    prepare_deepspeed_cmd_env,
-    prepare_multi_gpu_env,
-    prepare_simple_launcher_cmd_env,
-)
+from accelerates import READ, handed
 from launched import ROOT
 
 from toolkit.setup.hostfile import Hosts
-from toolkit.setup.launcher import IN_ENVIRONMENT, read_launch
+from toolkit.setup.launcher import read_launch
 from toolkit.setup.planned import plan
-
-READ = {*IN_ENVIRONMENT.values(), "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND"}
-READ |= {"ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_DEEPSPEED_CONFIG_FILE"}
 
 FILES = {
     "inline": """
@@ -45,26 +37,6 @@ deepspeed_config:
 PRESETS = sorted(path.stem for path in (ROOT / "accelerate_configs").glob("*.yaml"))
 
 
-def handed(monkeypatch, path, *options):
-    """(environment, ranks on this machine) that Accelerate's own code would start the script with."""
-    got = {}
-
-    def take(prepare, ranks=lambda args: int(args.nproc_per_node)):
-        def launcher(args):
-            prepared = prepare(args)
-            got["environ"] = prepared[1] if isinstance(prepared, tuple) else prepared
-            got["ranks"] = ranks(args)
-
-        return launcher
-
-    monkeypatch.setattr(accelerate_launch, "deepspeed_launcher", take(prepare_deepspeed_cmd_env))
-    monkeypatch.setattr(accelerate_launch, "multi_gpu_launcher", take(prepare_multi_gpu_env))
-    monkeypatch.setattr(accelerate_launch, "simple_launcher", take(prepare_simple_launcher_cmd_env, lambda args: 1))
-    parser = accelerate_launch.launch_command_parser()
-    accelerate_launch.launch_command(parser.parse_args(["--config_file", str(path), *options, "train.py"]))
-    return {name: value for name, value in got["environ"].items() if name in READ}, got["ranks"]
-
-
 @pytest.mark.parametrize("options", [(), ("--num_processes", "4")], ids=["file", "option"])
 @pytest.mark.parametrize("name", [*FILES, *PRESETS])
 def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
@@ -75,6 +47,7 @@ def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
         path = tmp_path / "a.yaml"
         path.write_text(FILES[name])
     environ, ranks = handed(monkeypatch, path, *options)
+    environ = {name: value for name, value in environ.items() if name in READ}
     processes = int(options[1]) if options else None
     planned = plan(os.environ, "train.py", config_file=str(path), deepspeed=False, num_processes=processes, hosts=None)
     assert planned.faults == []

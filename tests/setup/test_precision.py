@@ -186,13 +186,15 @@ def test_a_script_may_have_a_default_that_yields_to_the_file(write):
             on("fp16"),
             {"ACCELERATE_MIXED_PRECISION": "bf16"},
             (),
-            "accelerate's environment: ACCELERATE_MIXED_PRECISION: 'bf16': a.json: fp16.enabled says fp16; keep one precision",
+            "accelerate's environment: ACCELERATE_MIXED_PRECISION: 'bf16': a.json: fp16.enabled says fp16; keep one "
+            "precision",
         ),
         (
             {},
             {"ACCELERATE_MIXED_PRECISION": "bf16"},
             ("--mixed_precision", "no"),
-            "--mixed_precision: 'no': accelerate's environment: ACCELERATE_MIXED_PRECISION says bf16; keep one precision",
+            "--mixed_precision: 'no': accelerate's environment: ACCELERATE_MIXED_PRECISION says bf16; keep one "
+            "precision",
         ),
         (
             on("bf16", value=False),

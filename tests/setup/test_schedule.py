@@ -60,7 +60,7 @@ def deepspeeds_rates(kind, params, learning_rate, steps=STEPS):
         ("WarmupLR", {}),
         ("WarmupLR", {"warmup_num_steps": 7, "warmup_min_lr": 1e-5, "warmup_max_lr": 3e-4}),
         ("WarmupLR", {"warmup_num_steps": 7, "warmup_max_lr": 3e-4, "warmup_type": "linear"}),
-        ("WarmupLR", {"warmup_num_steps": 1, "warmup_type": "linear"}),
+        ("WarmupLR", {"warmup_num_steps": 1, "warmup_type": "linear", "last_batch_iteration": -1}),
         ("WarmupLR", {"warmup_num_steps": STEPS}),
         ("WarmupDecayLR", {"total_num_steps": STEPS, "warmup_num_steps": 7}),
         ("WarmupDecayLR", {"total_num_steps": STEPS, "warmup_num_steps": 5, "warmup_type": "linear"}),

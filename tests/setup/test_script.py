@@ -26,7 +26,8 @@ def more(group: argparse._ArgumentGroup) -> None:
 DEFAULTS = {"train_batch_size": 48, "width": 2.0}
 
 def main():
-    arguments = toolkit.parse_arguments(description="x", defaults=DEFAULTS, extra=more, unused=("data",), layers=5)
+    own = ("data",)
+    arguments = toolkit.parse_arguments(description="x", defaults=DEFAULTS, extra=more, unused=own, layers=5)
 """
 
 
@@ -69,6 +70,10 @@ def test_our_scripts_say_all_by_literals(name):
     ("text", "note"),
     [
         ("print('x')", "does not call toolkit.parse_arguments: its arguments are not checked"),
+        (
+            "import toolkit\nD = {}\nD = {'seed': 1}\ntoolkit.parse_arguments(description='', defaults=D)",
+            "defaults is not a literal: its arguments are not checked",
+        ),
         (
             "import toolkit\nD = dict(a=1)\ntoolkit.parse_arguments(description='', defaults=D)",
             "defaults is not a literal: its arguments are not checked",

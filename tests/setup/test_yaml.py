@@ -3,15 +3,12 @@
 import json
 
 import pytest
-import yaml
 from accelerate.commands.config.config_args import ClusterConfig
 
 from toolkit.setup.accelerate_file import read_yaml
-from toolkit.setup.accelerate_keys import DEFAULTS
 
 MULTI = "distributed_type: MULTI_GPU\nnum_processes: 2\n"
 ZERO = "distributed_type: DEEPSPEED\nnum_processes: 2\n"
-_ONE_OF = "write one of 'NO', MULTI_GPU, DEEPSPEED"
 
 
 def refused(write, text):
@@ -148,193 +145,6 @@ def test_an_unknown_key_in_a_section_is_refused(write, section, key, remedy):
     ]
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            "num_processes: '2'",
-            "num_processes: '2': expected integer of 1 or more, got string \"2\"; write 2, without quotes",
-        ),
-        ("num_processes: 2.0", "num_processes: 2.0: expected integer of 1 or more, got number 2.0; write 2"),
-        ("num_processes: 0", "num_processes: 0: expected integer of 1 or more, got integer 0; correct the value"),
-        (
-            "num_processes: yes",
-            "num_processes: True: expected integer of 1 or more, got boolean true; correct the value",
-        ),
-        ("num_processes:", "num_processes: None: expected integer of 1 or more, got null; correct the value"),
-        (
-            "num_machines: two",
-            "num_machines: 'two': expected integer of 1 or more, got string \"two\"; correct the value",
-        ),
-        ("machine_rank: -1", "machine_rank: -1: expected integer of 0 or more, got integer -1; correct the value"),
-        ("machine_rank: 1", "machine_rank: 1: not one of 1 machines; give 0 to 0"),
-        (
-            "main_process_port: '29500'",
-            "main_process_port: '29500': expected integer of 0 or more, got string \"29500\"; write 29500, without quotes",
-        ),
-        (
-            "main_process_port: 70000",
-            "main_process_port: 70000: ports end at 65535; write a smaller number, 0 finds a free one",
-        ),
-        (
-            "use_cpu: 'false'",
-            "use_cpu: 'false': expected true or false, got string \"false\"; write false, without quotes",
-        ),
-        ("debug: 1", "debug: 1: expected true or false, got integer 1; correct the value"),
-        ("gpu_ids: 0", "gpu_ids: 0: expected string, got integer 0; write '0' in quotes"),
-        ("gpu_ids: '0'", "gpu_ids: '0': Accelerate wants two or more for MULTI_GPU; write all, or two or more ids"),
-        (
-            "mixed_precision: no",
-            "mixed_precision: False: YAML reads no without quotes as false, and Accelerate fails on that; write 'no' in quotes",
-        ),
-        ("mixed_precision: yes", "mixed_precision: True: expected string, got boolean true; correct the value"),
-        (
-            "dynamo_backend: NO",
-            "dynamo_backend: False: YAML reads NO without quotes as false, and Accelerate fails on that; write 'NO' in quotes",
-        ),
-        ("deepspeed_config: 3", "deepspeed_config: 3: expected mapping of keys, got integer 3; correct the value"),
-        (
-            "compute_environment: AMAZON_SAGEMAKER",
-            "compute_environment: 'AMAZON_SAGEMAKER': not supported yet; write LOCAL_MACHINE",
-        ),
-        ("compute_environment: MY_MACHINE", "compute_environment: 'MY_MACHINE': unknown; write LOCAL_MACHINE"),
-        (
-            "fsdp_config: {fsdp_version: 2}",
-            "fsdp_config: {'fsdp_version': 2}: not supported yet; remove the section, or leave it {}",
-        ),
-        (
-            "fp8_config: {backend: TE}",
-            "fp8_config: {'backend': 'TE'}: not supported yet; remove the section, or leave it {}",
-        ),
-        (
-            "megatron_lm_config: {a: 1}",
-            "megatron_lm_config: {'a': 1}: not supported yet; remove the section, or leave it {}",
-        ),
-        (
-            "parallelism_config: {parallelism_config_tp_size: 2}",
-            "parallelism_config: {'parallelism_config_tp_size': 2}: not supported yet; remove the section, or leave it {}",
-        ),
-        ("tpu_name: mine", "tpu_name: 'mine': TPUs are not supported yet; remove it"),
-        ("tpu_use_cluster: true", "tpu_use_cluster: True: TPUs are not supported yet; remove it"),
-        ("downcast_bf16: true", "downcast_bf16: True: it acts on TPUs alone; remove it"),
-        (
-            "mpirun_config: {mpirun_hostfile: hosts}",
-            "mpirun_config.mpirun_hostfile: 'hosts': mpirun is not supported yet; remove it, and start with torchrun on each machine",
-        ),
-        ("fp16: 'yes'", "fp16: 'yes': expected true or false, got string \"yes\"; write mixed_precision: fp16"),
-    ],
-)
-def test_a_value_that_accelerate_or_oneloop_does_not_take_is_refused(write, text, line):
-    kind = MULTI if not text.startswith("num_processes") else "distributed_type: MULTI_GPU\n"
-    assert refused(write, f"{kind}{text}\n") == [f"a.yaml: {line}"]
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            "zero_stage: '2'",
-            "zero_stage: '2': expected integer of 0 or more, got string \"2\"; write 2, without quotes",
-        ),
-        ("zero_stage: 2.0", "zero_stage: 2.0: expected integer of 0 or more, got number 2.0; write 2"),
-        (
-            "zero_stage: auto",
-            "zero_stage: 'auto': expected integer of 0 or more, got string \"auto\"; correct the value",
-        ),
-        (
-            "gradient_clipping: '1.0'",
-            "gradient_clipping: '1.0': expected number of 0 or more, got string \"1.0\"; write 1.0, without quotes",
-        ),
-        (
-            "gradient_clipping: 1e-1",
-            "gradient_clipping: '1e-1': expected number of 0 or more, got string \"1e-1\"; write 0.1, without quotes",
-        ),
-        (
-            "gradient_accumulation_steps: 0",
-            "gradient_accumulation_steps: 0: expected integer of 1 or more, got integer 0; correct the value",
-        ),
-        (
-            "zero3_init_flag: 'true'",
-            "zero3_init_flag: 'true': expected true or false, got string \"true\"; write true, without quotes",
-        ),
-        (
-            "zero3_save_16bit_model: 1",
-            "zero3_save_16bit_model: 1: expected true or false, got integer 1; correct the value",
-        ),
-        (
-            "offload_optimizer_device: no",
-            "offload_optimizer_device: False: expected string, got boolean false; correct the value",
-        ),
-    ],
-)
-def test_a_field_of_another_type_is_refused(write, text, line):
-    assert refused(write, f"{ZERO}deepspeed_config:\n  {text}\n") == [f"a.yaml: deepspeed_config.{line}"]
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("num_processes: 2", f"None: missing, Accelerate refuses a file without it; {_ONE_OF}"),
-        (
-            "distributed_type: FSDP",
-            "'FSDP': not supported yet; write DEEPSPEED and zero_stage: 3 in deepspeed_config, which shards the same",
-        ),
-        (
-            "distributed_type: MEGATRON_LM",
-            "'MEGATRON_LM': not supported yet; write DEEPSPEED, and a pipeline section in its JSON",
-        ),
-        ("distributed_type: XLA\ntpu_name: a\ntpu_use_cluster: true", f"'XLA': not supported yet; {_ONE_OF}"),
-        ("distributed_type: TPU", f"'TPU': not supported yet; {_ONE_OF}"),
-        ("distributed_type: MULTI_NPU", f"'MULTI_NPU': not supported yet; {_ONE_OF}"),
-        ("distributed_type: DEEPSPED", "'DEEPSPED': unknown, Accelerate refuses it; did you mean DEEPSPEED?"),
-        ("distributed_type: multi_gpu", "'multi_gpu': unknown, Accelerate refuses it; did you mean MULTI_GPU?"),
-        ("distributed_type: ddp", f"'ddp': unknown, Accelerate refuses it; {_ONE_OF}"),
-        (
-            "distributed_type: NO",
-            "False: YAML reads NO without quotes as false, and Accelerate then wants num_processes; write 'NO' in quotes",
-        ),
-        ("distributed_type: 3", "3: expected string, got integer 3; write '3' in quotes"),
-        (
-            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}",
-            "'FSDP': not supported yet; write DEEPSPEED and zero_stage: 3 in deepspeed_config, which shards the same",
-        ),
-    ],
-)
-def test_a_type_that_is_not_taken_is_refused_once(write, text, line):
-    file = read_yaml(write("a.yaml", text))
-    assert file.faults == [f"a.yaml: distributed_type: {line}"]
-    assert "distributed_type" not in file.settings
-
-
-def test_machines_and_processes_must_fit(write):
-    text = "distributed_type: MULTI_GPU\nnum_processes: 5\nnum_machines: 2\nmachine_rank: 2\n"
-    assert refused(write, text) == [
-        "a.yaml: machine_rank: 2: not one of 2 machines; give 0 to 1",
-        "a.yaml: num_processes: 5: 5 processes do not divide into 2 machines (a.yaml: num_machines); "
-        "write a multiple of 2",
-    ]
-
-
-def test_all_mistakes_are_told_at_once_and_what_passes_is_kept(write):
-    text = (
-        ZERO + "use_cpu: 'no'\nmixed_precison: bf16\ndeepspeed_config:\n  zero_stage: '3'\n  gradient_clipping: 0.5\n"
-    )
-    file = read_yaml(write("a.yaml", text))
-    assert [(line.where.key, line.where.line) for line in file.faults] == [
-        ("use_cpu", 3),
-        ("mixed_precison", 4),
-        ("deepspeed_config.zero_stage", 6),
-    ]
-    assert file.settings == {
-        "distributed_type": "DEEPSPEED",
-        "num_processes": 2,
-        "deepspeed_config": {"gradient_clipping": 0.5},
-    }
-
-
 # --- what passes -----------------------------------------------------------------------------------------------------
 
 
@@ -388,11 +198,13 @@ def test_the_old_fp16_is_mixed_precision_with_a_note(write):
     [
         (
             "fp16: true\nmixed_precision: bf16",
-            "fp16: True: a.yaml: mixed_precision says 'bf16', and Accelerate takes one of the two; keep mixed_precision",
+            "fp16: True: a.yaml: mixed_precision says 'bf16', and Accelerate takes one of the two; "
+            "keep mixed_precision",
         ),
         (
             "dynamo_backend: EAGER\ndynamo_config: {}",
-            "dynamo_backend: 'EAGER': a.yaml: dynamo_config says {}, and Accelerate takes one of the two; keep dynamo_config",
+            "dynamo_backend: 'EAGER': a.yaml: dynamo_config says {}, and Accelerate takes one of the two; "
+            "keep dynamo_config",
         ),
     ],
 )
@@ -427,16 +239,3 @@ def test_what_is_absent_is_what_accelerate_takes(write, text):
     file, theirs = read_yaml(path), ClusterConfig.from_yaml_file(path)
     names = ("num_processes", "num_machines", "machine_rank", "same_network", "rdzv_backend", "gpu_ids")
     assert {name: file.get(name) for name in names} == {name: getattr(theirs, name) for name in names}
-
-
-def test_the_defaults_are_those_of_the_class():
-    config = ClusterConfig(
-        **yaml.safe_load(
-            "{compute_environment: LOCAL_MACHINE, distributed_type: 'NO', use_cpu: false, debug: false, mixed_precision: 'no'}"
-        )
-    )
-    assert {name: DEFAULTS[name] for name in ("num_processes", "rdzv_backend", "main_training_function")} == {
-        "num_processes": config.num_processes,
-        "rdzv_backend": config.rdzv_backend,
-        "main_training_function": config.main_training_function,
-    }

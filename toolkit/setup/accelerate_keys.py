@@ -100,6 +100,10 @@ def check_settings(file: AccelerateFile) -> dict[str, Any]:
     for name in _TPU:
         if settings.get(name) and kind not in ("XLA", "TPU"):
             file.refuse(name, settings[name], "TPUs are not supported yet", "remove it")
+    if hosts := (settings.get("mpirun_config") or {}).get("mpirun_hostfile"):
+        remedy = "remove it, and start with torchrun on each machine"
+        file.refuse("mpirun_config.mpirun_hostfile", hosts, "mpirun is not supported yet", remedy)
+        settings.pop("num_processes", None)  # how many it would start is no further mistake
     _check_together(file, settings)
     return settings
 
@@ -147,11 +151,16 @@ def _top_level_passes(file: AccelerateFile, name: Any, value: Any) -> bool:
         return True
     elif name == "mixed_precision" and value is False:
         _refuse_unquoted(file, name, "no")
-    elif value is None and name in _NULL or is_kind(value, _KINDS[name]):
+    elif value is None and name in _NULL or _passes(value, _KINDS[name]):
         return True
     else:
         _wrong_type(file, name, value, _KINDS[name])
     return False
+
+
+def _passes(value: Any, kind: str) -> bool:
+    """Accelerate hands numbers on as text: 2.0 is no number of processes there."""
+    return is_kind(value, kind) and not (isinstance(value, float) and kind in ("positive", "whole"))
 
 
 def _settle_type(file: AccelerateFile, settings: dict[str, Any]) -> None:
@@ -187,13 +196,10 @@ def _section(file: AccelerateFile, section: str, values: dict[Any, Any]) -> dict
             continue
         if name not in SECTIONS[section] and f"{prefix}{name}" not in SECTIONS[section]:
             file.refuse(key, value, "unknown key, Accelerate ignores it", _remedy(str(name), section))
-        elif value is None or kind is None or is_kind(value, kind) or value == "auto" and name in _AUTO:
+        elif value is None or kind is None or _passes(value, kind) or value == "auto" and name in _AUTO:
             passed[name] = value
         else:
             _wrong_type(file, key, value, kind)
-    if passed.get("mpirun_hostfile"):
-        remedy = "remove it, and start with torchrun on each machine"
-        file.refuse(f"{section}.mpirun_hostfile", passed["mpirun_hostfile"], "mpirun is not supported yet", remedy)
     if passed.get("zero3_init_flag"):
         where = file.where(f"{section}.zero3_init_flag")
         file.notes.append(f"{where} true is not used: the script's model is built whole, then sharded")

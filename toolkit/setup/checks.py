@@ -1,10 +1,10 @@
 """What a file or a caller must not say: a pipeline's cut, and what `Setup.build` decides."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.errors import fault
+from toolkit.errors import Fault, fault
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.offload import SECTIONS, offloads
@@ -18,6 +18,11 @@ _OWNED = {
     "optimizer": "optimizer= and learning_rate=",
     "pipeline": "stages= and partition=",
 }
+
+
+def told(where: str, faults: Sequence[str]) -> bool:
+    """Whether there is a line about this key already."""
+    return any(isinstance(line, Fault) and line.where == where for line in faults)
 
 
 def partition_fault(where: str, value: Any) -> str | None:

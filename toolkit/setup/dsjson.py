@@ -154,7 +154,7 @@ def switches_nothing_on(section: Any, known: schema.Keys | None = None) -> bool:
     return not any(
         value and value != "auto" and str(value).lower() != defaults.get(name)
         for name, value in section.items()
-        if not name.startswith("_")
+        if not str(name).startswith("_")
     )
 
 
@@ -188,7 +188,9 @@ def unquoted(text: str, kind: str) -> Any:
         value = json.loads(text.lower(), parse_constant=lambda name: None)
     except (ValueError, RecursionError):
         return None
-    return value if kind not in ("text", "any") and is_kind(value, kind) else None
+    if kind in ("text", "any") or not is_kind(value, kind):
+        return None
+    return int(value) if kind in ("positive", "whole", "integer") else value
 
 
 def came(value: Any) -> str:

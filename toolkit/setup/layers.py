@@ -11,7 +11,7 @@ from toolkit.setup.batch import Given
 def layer_faults(arguments: Namespace, stages: Given) -> list[str]:
     """A line where the model has fewer layers than stages.
 
-    The script's own model is as deep as its `script_layers` says; a BERT has embeddings and a head around its encoder's.
+    The script's own model is as deep as `script_layers` says; a BERT has embeddings and a head around its encoder's.
     """
     name = getattr(arguments, "model_name_or_path", None)
     layers, model = getattr(arguments, "script_layers", None), "the script's model"

@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit.errors import fault
 from toolkit.setup.batch import Given
+from toolkit.setup.checks import told
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.schema import OPTIMIZERS
 
@@ -82,8 +83,7 @@ def settle_options(file: DeepSpeedFile | None, optimizer: Given, momentum: float
     params = file.get("optimizer.params") if file is not None else None
     if file is None or not isinstance(params, Mapping) or not options:
         return Given(options, "default")
-    kind = file.get("optimizer.type")
-    if isinstance(kind, str) and _name(kind) is None:  # refused
+    if told(file.where("optimizer.type"), faults):  # they are of an optimizer that is refused
         return Given(options, "default")
     origin: str = "default"
     for name, value in params.items():
@@ -98,7 +98,7 @@ def settle_options(file: DeepSpeedFile | None, optimizer: Given, momentum: float
             faults.append(fault(where, value, reason, f"write {json.dumps(right)}, or remove it"))
         elif name == "adam_w_mode" and value != (optimizer.value == "adamw"):
             faults.append(fault(where, value, f"the optimizer is {optimizer.value}", "remove it, or name the other"))
-        elif name == "momentum" and value >= 1:
+        elif name == "momentum" and (_number(value) or 0.0) >= 1:
             faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
         elif name in options:
             options[name], origin = _option(where, name, value, faults), file.where("optimizer.params")

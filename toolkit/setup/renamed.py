@@ -37,7 +37,7 @@ def migrate(file: DeepSpeedFile) -> tuple[DeepSpeedFile, list[str], list[str]]:
         notes.append(f"{file.where('zero_optimization')} {json.dumps(on)}: an older form, taken as stage {int(on)}")
     for old, new in schema.RENAMED.items():
         section, name = _section(config, old), old.rpartition(".")[2]
-        if section is None or name not in section:
+        if section is None or name not in section or not isinstance(config.get(new.partition(".")[0], {}), dict):
             continue
         value, where = section.pop(name), file.where(old)
         if old in (*_SWITCHES, _PIN) and not isinstance(value, bool | None):

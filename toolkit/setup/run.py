@@ -3,7 +3,7 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import Fault, Place, UserError, fault
@@ -46,16 +46,10 @@ def resolve(
     arguments: Namespace,
     environ: Mapping[str, str],
     parent: Sequence[str] | None = None,
-    processes: Given | None = None,
 ) -> Resolved:
-    """The setup, or every mistake at once: what is faulty counts as absent for the checks that follow.
-
-    Args:
-        processes: where the number of ranks comes from, if the launch does not tell.
-    """
+    """The setup, or every mistake at once: what is faulty counts as absent for the checks that follow."""
     script = getattr(arguments, "script", "") or "SCRIPT"
     launch, faults = read_launch(environ, parent, script)
-    launch = replace(launch, requested_processes=launch.requested_processes or processes)
     obtained = check_obtained(launch, script)
     faults += obtained
     notes = list(launch.notes)
@@ -211,6 +205,10 @@ def _values(arguments: Namespace, file: DeepSpeedFile | None, faults: list[str],
     typed = {name: given for name in VALUES if (given := _typed(arguments, name)) is not None}
     defaults = {name: _default(arguments, name, value) for name, value in VALUES.items()}
     values = settle_values(file, typed, defaults, faults, notes)
+    optimizer, momentum = values["optimizer"].value, typed.get("momentum")
+    if momentum is not None and optimizer in ("adam", "adamw"):
+        remedy = "leave it out, or choose sgd"
+        faults.append(fault(momentum.origin, momentum.value, f"{optimizer} has none", remedy))
     warmup, steps = values["num_warmup_steps"], _typed(arguments, "max_train_steps")
     if steps is not None:
         faults += warmup_fault(warmup.value, warmup.origin, steps.value, steps.origin)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.errors import Fault, Place, fault
+from toolkit.errors import Place, fault
 from toolkit.setup.batch import Given
+from toolkit.setup.checks import told
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.schema import SCHEDULER_PARAMS
 
@@ -61,7 +62,7 @@ def read_schedule(file: DeepSpeedFile | None, faults: list[str], notes: list[str
     kind, params = section.get("type"), section.get("params") or {}
     where, remedy = file.where("scheduler.type"), f"one of {', '.join(SCHEDULERS)}"
     if kind is None:
-        if params and not _told(where, faults):
+        if params and not told(where, faults):
             faults.append(fault(where, kind, "DeepSpeed ignores a schedule without its type", f"write {remedy}"))
         return None
     if kind not in SCHEDULERS:
@@ -77,7 +78,7 @@ def _checked(section: Section, faults: list[str], notes: list[str]) -> Section:
     for name, default in SCHEDULERS[section.kind].items():
         value, where = section.written.get(name), section.where(name)
         if value is None:
-            if default is REQUIRED and not _told(where, faults):
+            if default is REQUIRED and not told(where, faults):
                 remedy = 'write "auto" for the steps of the run' if name in _AUTO else "write it"
                 faults.append(fault(where, None, f"{section.kind} needs it", remedy))
         elif value == "auto" and name in _AUTO:
@@ -86,8 +87,8 @@ def _checked(section: Section, faults: list[str], notes: list[str]) -> Section:
             faults.append(line)
         else:
             usable[name] = int(value) if name in _COUNTS else value
-    if "last_batch_iteration" in section.written:
-        where, value = section.where("last_batch_iteration"), section.written["last_batch_iteration"]
+    where, value = section.where("last_batch_iteration"), section.written.get("last_batch_iteration", -1)
+    if value != -1:
         faults.append(fault(where, value, "a run goes on where its checkpoint stands", "remove it"))
     if section.kind == "OneCycle":
         _without_momentum(section, faults, notes)
@@ -109,19 +110,14 @@ def _range_fault(where: Place, name: str, value: Any) -> str | None:
     return None
 
 
-def _told(where: Place, faults: list[str]) -> bool:
-    """Whether a line about this key stands already."""
-    return any(isinstance(line, Fault) and line.where == where for line in faults)
-
-
 def _without_momentum(section: Section, faults: list[str], notes: list[str]) -> None:
     where, value = section.where("cycle_momentum"), section.written.get("cycle_momentum")
-    if value is not False and not _told(where, faults):
-        told = True if value is None else value
+    if value is not False and not told(where, faults):
+        shown = True if value is None else value
         reason = "a momentum that moves with the learning rate is not supported yet" + " (the default)" * (
             value is None
         )
-        faults.append(fault(where, told, reason, "write cycle_momentum: false"))
+        faults.append(fault(where, shown, reason, "write cycle_momentum: false"))
     if unused := [name for name in _MOMENTUM[1:] if value is False and name in section.written]:
         notes.append(f"{where} false: not used: {', '.join(unused)}")
 
@@ -169,7 +165,7 @@ def _peak(section: Section, written: dict[str, Given], missing: dict[str, Given]
     elif default is not None and default is not REQUIRED:
         if optimizers is None:
             missing["learning_rate"] = Given(default, f"{where} (DeepSpeed's default)")
-        elif optimizers.value != default and not _told(where, faults):
+        elif optimizers.value != default and not told(where, faults):
             reason = f"missing, DeepSpeed takes {default}, but {optimizers.origin} is {optimizers.value}"
             faults.append(fault(where, None, reason, 'write it, or "auto"'))
 

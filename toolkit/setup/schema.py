@@ -167,4 +167,6 @@ ELSEWHERE = {
     "offload_param_device": "write zero_optimization.offload_param.device",
     "zero3_save_16bit_model": "write zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "num_processes": "the launcher decides it, remove it here",
+    "pipe-parallel-size": "write pipeline.stages",  # GPT-NeoX's two
+    "model-parallel-size": "remove it",
 }

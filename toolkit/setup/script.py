@@ -44,17 +44,15 @@ def read_script(path: str) -> Script:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "parse_arguments"]
     if len(calls) != 1:
         return Script(path, None, [f"{path} does not call toolkit.parse_arguments: its arguments are not checked"])
-    constants = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    assigned: dict[str, list[ast.expr]] = {}
+    for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        for target in assignment.targets:
+            assigned.setdefault(_name(target), []).append(assignment.value)
+    constants = {name: values[0] for name, values in assigned.items() if len(values) == 1}
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     found: dict[str, Any] = {"description": path, "defaults": {}}
     for keyword in calls[0].keywords:
-        node = constants.get(_name(keyword.value), keyword.value)
+        node: ast.AST = constants.get(_name(keyword.value), keyword.value)
         if keyword.arg == "extra" and _name(node) in functions:
             found["extra"] = _own_arguments(functions[_name(node)])
         elif keyword.arg in ("defaults", "unused", "own_model", "layers"):

@@ -113,8 +113,8 @@ class Setup:
         Args:
             stages: of a pipeline; all ranks where None.
             default_train_batch_size: yields to the three batch numbers, and is padded where it does not divide.
-            deepspeed: further keys of DeepSpeed's JSON; those that the other arguments decide are refused. Its `fp16`
-                and `bf16` sections mean what they mean in a file.
+            deepspeed: further keys of DeepSpeed's JSON; those that the other arguments decide are refused. Its `fp16`,
+                `bf16` and `scheduler` sections mean what they mean in a file.
             values: max_grad_norm, optimizer, learning_rate, ... as in `VALUES`, whose defaults they replace.
         """
         from toolkit.setup.built import setup_by_hand
