@@ -103,6 +103,16 @@ def test_fields_in_the_yaml_become_the_same_configuration(write):
     assert got.deepspeed_config == same.deepspeed_config
 
 
+def test_where_the_launchers_command_line_is_not_seen_its_environment_is_named():
+    got = setup(ZERO | INLINE, parent=["bash", "start.sh"])
+    assert got.origins["max_grad_norm"] == "accelerate's environment: ACCELERATE_GRADIENT_CLIPPING"
+    assert got.origins["strategy"] == "accelerate's environment: ACCELERATE_DEEPSPEED_ZERO_STAGE"
+    (line,) = refused(ZERO | INLINE, "--max_grad_norm", "1", parent=["bash", "start.sh"])
+    assert line.startswith("accelerate's environment: ACCELERATE_GRADIENT_CLIPPING: 0.5: --max_grad_norm says 1.0;")
+    (line,) = refused(ZERO | INLINE | {"ACCELERATE_CONFIG_DS_FIELDS": "zero_stage,zero_stagee"}, parent=["bash"])
+    assert line.startswith("accelerate's environment: deepspeed_config.zero_stagee: None: unknown key")
+
+
 def test_fields_in_the_yaml_bind_like_a_file(write):
     environ, parent = of_yaml(write("i.yaml", INLINE_YAML), ZERO | INLINE)
     (line,) = refused(environ, "--gradient_accumulation_steps", "2", parent=parent)

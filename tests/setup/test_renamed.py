@@ -190,6 +190,20 @@ def test_no_old_name_is_left_or_unknown(old):
     assert [line for line in check_keys(file) if "unknown" in line or "older" in line] == []
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero_optimization": 2, "allgather_size": 5},
+        {"zero_optimization": {"offload_optimizer": "cpu", "cpu_offload_use_pin_memory": True}},
+        {"optimizer": {"params": []}, "aio": None},
+    ],
+)
+def test_sections_of_another_type_are_left_to_the_check_of_types(config):
+    file, _, faults = moved(config)
+    assert faults == []
+    assert [line for line in check_keys(file) if "expected object, got" in line] != []
+
+
 def test_the_file_that_was_read_stays_as_it_was():
     config = {"zero_optimization": {"cpu_offload": True, "_a": 1}}
     moved(config)

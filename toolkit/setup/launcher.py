@@ -138,7 +138,7 @@ def _accelerate(
         path = _beside(environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"], yaml)
         json_file = Given(path, origin("deepspeed_config_file"))
     # A DeepSpeed launch drops the file's section.
-    compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", dynamo_backend(file)).upper()
+    compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", file.dynamo_backend).upper()
     if compiled != "NO":
         where = Place(yaml or unknown_place, "dynamo_backend")
         faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
@@ -157,13 +157,6 @@ def _accelerate(
         notes=tuple(file.notes),
     )
     return launch, faults
-
-
-def dynamo_backend(file: AccelerateFile) -> str:
-    """ "NO", or what torch.compile is asked for."""
-    section = file.get("dynamo_config") or {}
-    names = {key.removeprefix("dynamo_"): value for key, value in section.items()}
-    return str(names.get("backend") or "NO").upper()
 
 
 def _requested_processes(file: AccelerateFile, options: Mapping[str, str]) -> Given | None:

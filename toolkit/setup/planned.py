@@ -9,7 +9,7 @@ from toolkit.setup.accelerate_file import AccelerateFile, read_yaml
 from toolkit.setup.batch import Given
 from toolkit.setup.device import count_gpus
 from toolkit.setup.hostfile import Hosts
-from toolkit.setup.launcher import IN_ENVIRONMENT, dynamo_backend
+from toolkit.setup.launcher import IN_ENVIRONMENT
 
 # What launchers set; another run's must not count.
 _LAUNCHERS = re.compile(
@@ -79,7 +79,7 @@ def _accelerate(
         "ACCELERATE_MIXED_PRECISION": str(file.settings.get("mixed_precision") or "no").lower(),
     }
     if kind != "DEEPSPEED":
-        environ["ACCELERATE_DYNAMO_BACKEND"] = dynamo_backend(file)
+        environ["ACCELERATE_DYNAMO_BACKEND"] = file.dynamo_backend
     faults = _disagree(typed or (processes if written != -1 else None), slots)
     machines = file.get("num_machines")
     refused = "distributed_type" in file.lines and "distributed_type" not in file.settings

@@ -37,7 +37,8 @@ def migrate(file: DeepSpeedFile) -> tuple[DeepSpeedFile, list[str], list[str]]:
         notes.append(f"{file.where('zero_optimization')} {json.dumps(on)}: an older form, taken as stage {int(on)}")
     for old, new in schema.RENAMED.items():
         section, name = _section(config, old), old.rpartition(".")[2]
-        if section is None or name not in section or not isinstance(config.get(new.partition(".")[0], {}), dict):
+        home = config.get(new.partition(".")[0], {}) if "." in new else {}
+        if section is None or name not in section or not isinstance(home, dict):
             continue
         value, where = section.pop(name), file.where(old)
         if old in (*_SWITCHES, _PIN) and not isinstance(value, bool | None):
@@ -68,7 +69,8 @@ def _move_pin(
     faults: list[str],
 ) -> None:
     """pin_memory of each offload section there is. It comes last, after the old names of those sections."""
-    sections = [key for key in ("offload_optimizer", "offload_param") if _get(config, f"zero_optimization.{key}")]
+    there = {key: _get(config, f"zero_optimization.{key}") for key in ("offload_optimizer", "offload_param")}
+    sections = [key for key, section in there.items() if section and isinstance(section, dict)]
     for key in sections if value is not None else ():
         new = f"zero_optimization.{key}.pin_memory"
         if _get(config, new) is not None:
