@@ -1,6 +1,6 @@
 """The key schemas are what the installed Accelerate and DeepSpeed read, and every rule of ours is about such a key."""
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 
@@ -14,10 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("schemas", ROOT / ".ci" / "schemas.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / ".ci")
+        return importlib.import_module("schemas")
 
 
 def test_the_stored_schemas_are_the_installed_versions(generator):
