@@ -13,6 +13,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,19 @@ from deepspeed_keys import Keys, deepspeed_schema, of_type, plain
 FOLDER = Path(__file__).parents[1] / "toolkit" / "setup" / "schemas"
 
 
+def asked_keys(module: types.ModuleType) -> dict[str, set[str]]:
+    """The keys of each `..._config` that `accelerate config` writes as NAME_config["KEY"]: fp8 has names of its own."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id.endswith("_config"):
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                found.setdefault(node.value.id, set()).add(node.slice.value)
+    return found
+
+
 def accelerate_schema() -> dict[str, Any]:
     import accelerate
-    from accelerate.commands.config import config_args
+    from accelerate.commands.config import cluster, config_args
     from accelerate.commands.launch import launch_command_parser
     from accelerate.utils import ComputeEnvironment, DistributedType, DynamoBackend, PrecisionType
 
@@ -49,6 +60,7 @@ def accelerate_schema() -> dict[str, Any]:
                 {"choices": list(action.choices)} if action.choices else {}
             )
             groups.setdefault(group.title, set()).add(names[0].replace("-", "_"))
+    written = asked_keys(cluster)
     sections = {
         "deepspeed_config": groups["DeepSpeed Arguments"],
         "dynamo_config": {name for name in options if name.startswith("dynamo_")},
@@ -63,7 +75,7 @@ def accelerate_schema() -> dict[str, Any]:
         "fields": fields,
         "old_fields": sorted(old - fields.keys()),
         "sagemaker_fields": [each.name for each in dataclasses.fields(config_args.SageMakerConfig)],
-        "sections": {name: sorted(keys) for name, keys in sections.items()},
+        "sections": {name: sorted(keys | written.get(name, set())) for name, keys in sections.items()},
         "options": options,
         "distributed_type": [each.value for each in DistributedType],
         "compute_environment": [each.value for each in ComputeEnvironment],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 PREFIX = "oneloop: error: "
+_LONGEST = 300  # characters of a value in a line
 
 
 class UserError(Exception):
@@ -53,6 +54,9 @@ def fault(where: str, value: object, reason: str, remedy: str) -> str:
     >>> fault("--max_grad_norm", -1, "must be 0 or more", "0 turns clipping off")
     '--max_grad_norm: -1: must be 0 or more; 0 turns clipping off'
     """
-    line = Fault(f"{where}: {value!r}: {reason}; {remedy}")
+    shown = repr(value)
+    if len(shown) > _LONGEST:  # a whole section, or a file
+        shown = f"{shown[: _LONGEST - 3]}..."
+    line = Fault(f"{where}: {shown}: {reason}; {remedy}")
     line.where, line.value, line.reason, line.remedy = where, value, reason, remedy
     return line

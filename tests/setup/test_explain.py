@@ -153,6 +153,15 @@ def test_the_pairs_are_those_of_a_run():
             ],
         ),
         (
+            "fp32_allreduce",
+            [
+                "fp32_allreduce in the JSON: an older name",
+                "  default: none",
+                "  here: an older name of communication_data_type, taken as that",
+                "  set by: fp32_allreduce in the JSON",
+            ],
+        ),
+        (
             "--num_machines",
             [
                 "num_machines in the YAML: machines",

@@ -26,7 +26,7 @@ def test_hosts_slots_and_lines(write):
         ),
         (
             "a slots=" + "9" * 5000,
-            [f"hosts: line 1: 'a slots={'9' * 5000}': not of the form NAME slots=N; write worker-0 slots=8"],
+            [f"hosts: line 1: 'a slots={'9' * 288}...: not of the form NAME slots=N; write worker-0 slots=8"],
         ),
         ("a slots=0\n", ["hosts: line 1: 'a slots=0': a host has 1 or more slots; give its ranks, or remove the line"]),
         ("\n# nothing\n", ["hosts: '': no host stands in it; write a line for each: worker-0 slots=8"]),

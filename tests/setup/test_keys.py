@@ -78,6 +78,7 @@ def verdict(paths):
         ("zero_stage", "write zero_optimization.stage", {}),
         ("learning_rate", "write optimizer.params.lr", {}),
         ("max_grad_norm", "write gradient_clipping", {}),
+        ("pipe-parallel-size", "write pipeline.stages", {}),
         ("mixed_precision", 'write "bf16": {"enabled": true} or "fp16": {"enabled": true}', {}),
     ],
 )
@@ -146,6 +147,7 @@ _POSITIVE, _WHOLE, _NUMBER = "integer of 1 or more", "integer of 0 or more", "nu
         ("fp16.enabled", "false", "true or false", 'string "false"', "write false, without quotes"),
         ("wall_clock_breakdown", "True", "true or false", 'string "True"', "write true, without quotes"),
         ("zero_optimization.stage", "2", _WHOLE, 'string "2"', "write 2, without quotes"),
+        ("zero_optimization.sub_group_size", "1e9", _POSITIVE, 'string "1e9"', "write 1000000000, without quotes"),
         ("zero_optimization.stage", "two", _WHOLE, 'string "two"', "correct the value"),
         ("zero_optimization.offload_param.pin_memory", "yes", "true or false", 'string "yes"', "correct the value"),
         ("train_batch_size", True, _POSITIVE, "boolean true", "correct the value"),

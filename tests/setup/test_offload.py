@@ -198,7 +198,7 @@ def test_accelerates_plain_launch_starts_no_offload(write):
         write("p.yaml", "distributed_type: MULTI_GPU"), TORCHRUN | {"ACCELERATE_MIXED_PRECISION": "no"}
     )
     (line,) = refused(environ, "--deepspeed_config", write("a.json", config(2, **{OPTIMIZER: CPU})), parent=parent)
-    assert "it asks for zero2_offload, but accelerate launch without --use_deepspeed starts no DeepSpeed" in line
+    assert "it asks for zero2_offload, but p.yaml: distributed_type MULTI_GPU starts no DeepSpeed" in line
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -21,7 +21,7 @@ def refused(write, text):
 def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (line,) = read_yaml("b/a.yaml").faults
-    assert line == f"b/a.yaml: 'no such file': searched from {tmp_path}; give the path of an Accelerate YAML"
+    assert line == f"b/a.yaml: 'no such file': searched from {tmp_path}; give the path of a file"
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,12 @@ def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
             "'unreadable': not YAML: but found another document at line 2 column 1; "
             "correct it, or run `accelerate config`",
         ),
-        (b"a: \xff\xfe\n", "'not text': unreadable: byte 0xff at byte 3 is not UTF-8; save it as UTF-8 text"),
-        (b"a: &x {b: *x}\n", "'unreadable': nested too deep; correct it, or run `accelerate config`"),
-        (b"a: " + b"[" * 100_000, "'unreadable': nested too deep; correct it, or run `accelerate config`"),
+        (b"a: \xff\xfe\n", "'not text': unreadable: byte 0xff at line 1 column 4 is not UTF-8; save it as UTF-8 text"),
+        (b"a: &x {b: *x}\n", "'*x': aliases are not taken; write the values out"),
+        (
+            b"a: " + b"[" * 50_000 + b"]" * 50_000,
+            "'unreadable': nested too deep; correct it, or run `accelerate config`",
+        ),
     ],
 )
 def test_a_file_that_holds_no_keys_is_refused(tmp_path, content, line):
@@ -59,7 +62,7 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path, content, line):
 
 def test_a_folder_is_refused(tmp_path):
     assert read_yaml(str(tmp_path)).faults == [
-        f"{tmp_path}: 'unreadable': Is a directory; give a readable Accelerate YAML"
+        f"{tmp_path}: 'no file': unreadable: Is a directory; give the path of a readable file"
     ]
 
 

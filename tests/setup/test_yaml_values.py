@@ -177,6 +177,11 @@ def test_a_type_that_is_not_taken_is_refused_once(write, text, line):
     assert "distributed_type" not in file.settings
 
 
+def test_the_processes_of_an_mpirun_that_is_refused_are_not_counted(write):
+    text = "distributed_type: MULTI_CPU\nnum_processes: 4\nmpirun_config: {mpirun_hostfile: hosts}\n"
+    assert "num_processes" not in read_yaml(write("a.yaml", text)).settings
+
+
 def test_machines_and_processes_must_fit(write):
     text = "distributed_type: MULTI_GPU\nnum_processes: 5\nnum_machines: 2\nmachine_rank: 2\n"
     assert refused(write, text) == [

@@ -1,14 +1,13 @@
 """Accelerate's file (`accelerate launch --config_file`), read strictly. JSON by its ending, as Accelerate does."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from toolkit.errors import Place, UserError, fault
 from toolkit.setup.accelerate_keys import AccelerateFile, check_settings
-from toolkit.setup.jsonfile import read_json
+from toolkit.setup.jsonfile import read_json, read_text
 
 # Where one of the script's own arguments says the same.
 _OURS = {"gradient_accumulation_steps": "--gradient_accumulation_steps", "gradient_clipping": "--max_grad_norm"}
@@ -48,20 +47,23 @@ def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     import yaml
 
     remedy = "correct it, or run `accelerate config`"
+    text = read_text(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            loader = yaml.SafeLoader(file.read())
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > 20:
+                raise RecursionError
+            if isinstance(event, yaml.AliasEvent):  # nested ones grow beyond any memory when they are shown
+                line = event.start_mark.line + 1 if event.start_mark is not None else None
+                where, reason = Place(path, line=line), "aliases are not taken"
+                raise UserError(fault(where, f"*{event.anchor}", reason, "write the values out"))
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         faults: list[str] = []
         lines: dict[str, int] = {}
         _walk(path, node, "", lines, faults)
         settings = None if node is None else loader.construct_document(node)
-    except FileNotFoundError:
-        reason = f"searched from {os.getcwd()}"
-        raise UserError(fault(Place(path), "no such file", reason, "give the path of an Accelerate YAML")) from None
-    except UnicodeDecodeError as error:
-        reason = f"unreadable: byte 0x{error.object[error.start]:02x} at byte {error.start} is not UTF-8"
-        raise UserError(fault(Place(path), "not text", reason, "save it as UTF-8 text")) from None
     except RecursionError:
         raise UserError(fault(Place(path), "unreadable", "nested too deep", remedy)) from None
     except yaml.MarkedYAMLError as error:
@@ -69,9 +71,9 @@ def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
         reason = f"not YAML: {error.problem or error.context} at line {line} column {column}"
         raise UserError(fault(Place(path, line=line), "unreadable", reason, remedy)) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        text = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(fault(Place(path), "unreadable", text, "give a readable Accelerate YAML")) from None
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(fault(Place(path), "unreadable", reason, "give a readable Accelerate YAML")) from None
     if settings is None:
         reason = "the file is empty"
         raise UserError(fault(Place(path, line=1), "", reason, "run `accelerate config` or copy a preset"))
@@ -83,10 +85,8 @@ def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     return settings, lines
 
 
-def _walk(path: str, node: Any, above: str, lines: dict[str, int], faults: list[str], depth: int = 0) -> None:
+def _walk(path: str, node: Any, above: str, lines: dict[str, int], faults: list[str]) -> None:
     """Notes the line of each key; a key that stands twice counts as a mistake, YAML takes the last."""
-    if depth > 20 or len(lines) > 10_000:
-        raise RecursionError
     pairs = node.value if getattr(node, "id", "") == "mapping" else ()
     for key, value in pairs:
         if key.id == "scalar":
@@ -95,7 +95,7 @@ def _walk(path: str, node: Any, above: str, lines: dict[str, int], faults: list[
                 reason = f"stands twice, at lines {lines[name]} and {line}"
                 faults.append(fault(Place(path, name, line), key.value, reason, "keep one"))
             lines.setdefault(name, line)
-            _walk(path, value, f"{name}.", lines, faults, depth + 1)
+            _walk(path, value, f"{name}.", lines, faults)
 
 
 def unused_options(

@@ -130,13 +130,16 @@ def _blocks() -> Iterator[tuple[str, str]]:
     for _, name, _, default, text in ARGUMENTS:
         shown = "none" if default is None else f"{default}, where the script has none of its own"
         yield name, _block(f"--{name}", text, shown, _others("argument", name))
-    for path, text in meanings["deepspeed"].items():
+    older = {name: "an older name" for name in schema.RENAMED}
+    for path, text in (older | meanings["deepspeed"]).items():
         yield path, _block(f"{path} in the JSON", text, _default(path), _others("json", path), _here(path))
     accelerate = _accelerate()
     fields = {**dict.fromkeys(accelerate["old_fields"], {}), **accelerate["fields"]}
     fields |= {f"{section}.{key}": {} for section, keys in accelerate["sections"].items() for key in keys}
     for path, kind in fields.items():
-        text, default = meanings["accelerate"][path.rpartition(".")[2]], _shown(kind.get("default"))
+        # -1 is Accelerate's word for a number of processes that nobody gave.
+        default = _shown(None if kind.get("default") == -1 else kind.get("default"))
+        text = meanings["accelerate"][path.rpartition(".")[2]]
         yield path, _block(f"{path} in the YAML", text, default, _others("fields", path), _not_yet(path))
     names = {path.rpartition(".")[2] for path in fields}
     for name in accelerate["options"]:

@@ -28,7 +28,7 @@ def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         UserError: a file that is missing, undecodable, empty, not JSON or not an object; keys that stand twice (but for
             those that begin with `_`), NaN, infinity, integers of more than 64 bits. Each with line and column.
     """
-    text = _text(path)
+    text = read_text(path)
     plain = _COMMA.sub(_without_comma, _COMMENT.sub(_blank, text))
     if not plain.strip():
         reason = "the file is empty (line 1 column 1)"
@@ -52,7 +52,8 @@ def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     return config, lines
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """UTF-8, with or without a byte-order mark; UserError with line and column for what is not."""
     try:
         return Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:

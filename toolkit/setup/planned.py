@@ -87,7 +87,7 @@ def _accelerate(
         environ["ACCELERATE_USE_CPU"] = str(bool(file.settings.get("use_cpu")))
         return Planned(environ, (*parent, script), None, faults)
     if processes.value == -1:
-        if "num_processes" not in file.lines:
+        if file.settings and not any("num_processes" in line for line in file.faults):
             reason, remedy = "Accelerate wants the number of ranks", "write num_processes: 2, or add --num_processes"
             faults.append(fault(file.where("num_processes"), None, reason, remedy))
         processes = Given(machines, "one for each machine")
