@@ -218,8 +218,8 @@ def deepspeed_schema() -> dict[str, Any]:
     # The pipeline engine reads one more key out of this dict, whose default it sets there.
     pipeline = {**config.get_pipeline_config({}), "use_reentrant": True}
     sections["pipeline"] = {name: of_default(value) for name, value in pipeline.items()}
-    removed = dict(config._REMOVED_TOP_LEVEL_CONFIG_KEYS)
-    removed |= {f"zero_optimization.{name}": text for name, text in config._REMOVED_ZERO_CONFIG_KEYS.items()}
+    removed = [*config._REMOVED_TOP_LEVEL_CONFIG_KEYS]
+    removed += [f"zero_optimization.{name}" for name in config._REMOVED_ZERO_CONFIG_KEYS]
     top = sections.pop("")
     for path in sorted(sections):
         above, _, name = path.rpartition(".")
@@ -239,7 +239,7 @@ def deepspeed_schema() -> dict[str, Any]:
         "top": top,
         "sections": sections,
         "deprecated": deprecated,
-        "removed": {key: text.partition(" See http")[0].strip() for key, text in removed.items()},
+        "removed": sorted(removed),
         "optimizer_names": sorted(config.DEEPSPEED_OPTIMIZERS),
         "optimizers": optimizers,
         "schedulers": {name: signature(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},

@@ -36,6 +36,7 @@ LAUNCH_FIELDS = {
     "deepspeed_inclusion_filter",
     "deepspeed_moe_layer_cls_names",
 }
+DYNAMO_KEYS = ("dynamo_config.dynamo_backend", "dynamo_config.backend")
 # Where a script cannot see its launcher's command line.
 ENVIRONMENT = "accelerate's environment"
 IN_ENVIRONMENT = {
@@ -140,7 +141,8 @@ def _accelerate(
     # A DeepSpeed launch drops the file's section.
     compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", file.dynamo_backend).upper()
     if compiled != "NO":
-        where = Place(yaml or unknown_place, "dynamo_backend")
+        key = next((key for key in DYNAMO_KEYS if key in file.lines), DYNAMO_KEYS[0])
+        where = file.where(key) if yaml else Place(unknown_place, "dynamo_backend")
         faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
     launch = Launch(
         "accelerate" if options or yaml or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun",

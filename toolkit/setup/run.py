@@ -27,7 +27,7 @@ PIPELINE_MICRO_BATCHES = 4
 
 @dataclass(frozen=True)
 class Resolved:
-    """`setup` where there are no faults; `notes` are those of a setup that failed too."""
+    """`setup` where there are no faults; `notes` are then its own, else those on the files."""
 
     setup: Setup | None
     faults: tuple[str, ...]
@@ -62,11 +62,12 @@ def resolve(
     unsure = set[str]()
     if file is not None:
         file, unsure = _checked(file, faults, notes)
+    of_files = tuple(notes)  # what is settled from faulty files is not worth a word
     default = _default(arguments, "mixed_precision", "no")
     precision, lines = asked_precision(_typed(arguments, "mixed_precision"), launch.mixed_precision, file, default)
     faults += lines
     if not readable:
-        return Resolved(None, tuple(faults), tuple(notes))
+        return Resolved(None, tuple(faults), of_files)
     strategy, stages, partition = settle_strategy(launch, file, faults, notes)
     faults += _check_launcher(arguments, launch, file, strategy)
     faults += layer_faults(arguments, stages)
@@ -74,7 +75,7 @@ def resolve(
     batch, default_batch = _batch(arguments, file, faults)
     if faults and (obtained or unsure & set(BATCH_KEYS)):
         # Sizes that follow from what is wrong would be told as mistakes of their own.
-        return Resolved(None, tuple(faults), tuple(notes))
+        return Resolved(None, tuple(faults), of_files)
     try:
         setup = settle(
             launch,
@@ -94,7 +95,7 @@ def resolve(
         )
     except UserError as error:
         faults += error.lines
-    return Resolved(None if faults else setup, tuple(faults), tuple(notes) if faults else setup.notes)
+    return Resolved(None, tuple(faults), of_files) if faults else Resolved(setup, (), setup.notes)
 
 
 def _checked(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> tuple[DeepSpeedFile, set[str]]:
