@@ -27,7 +27,7 @@ class Place(str):
     line: int | None
 
     def __new__(cls, file: str, key: str = "", line: int | None = None) -> Place:
-        self = super().__new__(cls, f"{file}: {key}" if key else file)
+        self = super().__new__(cls, f"{file}: {key}" if file and key else file or key)
         self.file, self.key, self.line = file, key, line
         return self
 
@@ -43,9 +43,9 @@ class Fault(str):
     def as_dict(self) -> dict[str, Any]:
         """`file`, `line` and `key` are null where there is none; an argument is a key without a file."""
         where = self.where
-        file, key, line = (where.file, where.key, where.line) if isinstance(where, Place) else (None, where, None)
+        file, key, line = (where.file, where.key, where.line) if isinstance(where, Place) else ("", where, None)
         parts = {"value": self.value, "reason": self.reason, "remedy": self.remedy}
-        return {"file": file, "line": line, "key": key or None} | parts
+        return {"file": file or None, "line": line, "key": key or None} | parts
 
 
 def fault(where: str, value: object, reason: str, remedy: str) -> str:

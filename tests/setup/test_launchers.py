@@ -123,6 +123,43 @@ def test_fields_in_the_yaml_bind_like_a_file(write):
     assert "i.yaml: deepspeed_config.zero_stage configures DeepSpeed already" in line
 
 
+def with_auto_json(write, text, environ):
+    """Accelerate's own form: "auto" in the JSON is the YAML's field."""
+    names = ("stage", "stage3_gather_16bit_weights_on_model_save")
+    config = {
+        "zero_optimization": dict.fromkeys(names, "auto") | {"offload_param": {"device": "auto"}},
+        "gradient_clipping": "auto",
+        "gradient_accumulation_steps": "auto",
+    }
+    write("a.json", config)
+    environ = ZERO | {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "a.json", **environ}
+    path = write("b.yaml", f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n{text}")
+    return of_yaml(path, environ)
+
+
+def test_auto_in_the_json_is_the_field_of_the_yaml(write):
+    text = "  deepspeed_config_file: a.json\n  zero_stage: 3\n  gradient_clipping: 0.5\n  offload_param_device: cpu\n"
+    given = {"ZERO_STAGE": "3", "OFFLOAD_PARAM_DEVICE": "cpu"}
+    given = {f"ACCELERATE_DEEPSPEED_{name}": value for name, value in given.items()}
+    environ, parent = with_auto_json(write, text, given | {"ACCELERATE_GRADIENT_CLIPPING": "0.5"})
+    got = setup(environ, parent=parent)
+    assert (got.strategy, got.max_grad_norm, got.gradient_accumulation_steps) == ("zero3_offload", 0.5, 1)
+    assert got.origins["strategy"] == "b.yaml: deepspeed_config.zero_stage"
+    assert got.origins["max_grad_norm"] == "b.yaml: deepspeed_config.gradient_clipping"
+    (line,) = refused(environ, "--max_grad_norm", "1", parent=parent)
+    assert line.startswith("b.yaml: deepspeed_config.gradient_clipping: 0.5: --max_grad_norm says 1.0;")
+    assert line.as_dict()["line"] == 6
+
+
+def test_an_auto_stage_that_no_field_gives_is_accelerates_default(write):
+    environ, parent = with_auto_json(write, "  deepspeed_config_file: a.json\n", {})
+    got = setup(environ, "--gradient_accumulation_steps", "4", parent=parent)
+    assert (got.strategy, got.gradient_accumulation_steps) == ("zero2", 4)
+    assert got.origins["strategy"] == 'a.json: zero_optimization.stage "auto" (Accelerate\'s default)'
+    (line,) = refused(DEEPSPEED, "--deepspeed_config", "a.json")
+    assert line.startswith("a.json: zero_optimization.stage: 'auto': there is no rule for \"auto\" here;")
+
+
 def test_fields_beside_a_file_are_refused_not_ignored(write):
     write("a.json", zero(1))
     fields = "{deepspeed_config_file: a.json, gradient_clipping: 0.5}"

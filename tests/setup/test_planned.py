@@ -46,7 +46,7 @@ def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
     if name in FILES:
         path = tmp_path / "a.yaml"
         path.write_text(FILES[name])
-    environ, ranks = handed(monkeypatch, path, *options)
+    environ, ranks = handed(monkeypatch, path, *options, "--main_process_port", "0")
     environ = {name: value for name, value in environ.items() if name in READ}
     processes = int(options[1]) if options else None
     planned = plan(os.environ, "train.py", config_file=str(path), deepspeed=False, num_processes=processes, hosts=None)

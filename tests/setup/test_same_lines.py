@@ -59,7 +59,7 @@ def test_a_json_under_deepspeed(monkeypatch, path):
 def test_a_yaml_under_accelerate_launch(monkeypatch, path):
     report = check(os.environ, config_file=str(path), script=SCRIPT, script_arguments=ARGV)
     try:
-        environ, _ = handed(monkeypatch, path)
+        environ, _ = handed(monkeypatch, path, "--main_process_port", "0")
     except Exception as error:
         assert report.errors
         assert type(error).__name__ == REFUSED_BEFORE[path.name], error

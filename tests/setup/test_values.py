@@ -46,7 +46,7 @@ CONFLICTS = [
         "optimizer.params.lr: 0.001",
         "says 2e-05",
     ),
-    ({"optimizer": {"type": "SGD"}}, ("--optimizer", "adamw"), "optimizer.type: 'sgd'", "says 'adamw'"),
+    ({"optimizer": {"type": "SGD"}}, ("--optimizer", "adamw"), "optimizer.type: 'SGD'", "says 'adamw'"),
     (
         {"optimizer": {"params": {"weight_decay": 0.1}}},
         ("--weight_decay", "0"),

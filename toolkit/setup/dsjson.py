@@ -34,30 +34,51 @@ PARAMS: dict[str, dict[str, schema.Keys]] = {
 
 @dataclass(frozen=True)
 class DeepSpeedFile:
-    """`config` in DeepSpeed's form with its source; `names` maps a key path to the name the user wrote it under."""
+    """`config` in DeepSpeed's form with its source; `names` maps a key path to the name the user wrote it under.
+
+    `places` are those of values that "auto" took from another file.
+    """
 
     path: str
     config: Mapping[str, Any]
     names: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)  # of the names
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def where(self, key: str) -> Place:
         name = self.names.get(key, key)
-        return Place(self.path, name, self.lines.get(name))
+        return self.places.get(key) or Place(self.path, name, self.lines.get(name))
 
     def get(self, key: str) -> Any:
         """The value at a dotted key path; None where it is absent or "auto"."""
+        value = self._raw(key)
+        return None if value == "auto" else value
+
+    def _raw(self, key: str) -> Any:
         node: Any = self.config
         for name in key.split("."):
             if not isinstance(node, Mapping) or name not in node:
                 return None
             node = node[name]
-        return None if node == "auto" else node
+        return node
+
+    def filled(self, key: str, value: Any, place: Place) -> "DeepSpeedFile":
+        """The same with this value where the key is "auto"."""
+        if self._raw(key) != "auto":
+            return self
+        config = copy.deepcopy(dict(self.config))
+        *sections, last = key.split(".")
+        node: Any = config
+        for section in sections:
+            node = node[section]
+        node[last] = value
+        return replace(self, config=config, places={**self.places, key: place})
 
     def without(self, names: Iterable[str]) -> "DeepSpeedFile":
         """The same without the keys of these names, as the user wrote them."""
         config = copy.deepcopy(dict(self.config))
         renamed = {name: key for key, name in self.names.items()}
+        renamed |= {place.key: key for key, place in self.places.items()}
         for name in names:
             *sections, last = renamed.get(name, name).split(".")
             node: Any = config

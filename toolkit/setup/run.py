@@ -117,7 +117,7 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
             if typed is not None and os.path.realpath(typed) != os.path.realpath(launch.json_file.value):
                 reason = f"{launch.json_file.origin} names {launch.json_file.value}"
                 faults.append(fault("--deepspeed_config", typed, reason, "name one file, in one place"))
-            file = read_deepspeed_json(launch.json_file.value)
+            file = _filled(read_deepspeed_json(launch.json_file.value), launch)
             faults += _repeated(launch, launch.json_file, file)
             return file
         if launch.inline and typed is not None:
@@ -135,6 +135,16 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
             fault("--deepspeed", True, f"{launch.launcher} needs a JSON with it", "give --deepspeed_config FILE")
         )
     return None
+
+
+def _filled(file: DeepSpeedFile, launch: Launch) -> DeepSpeedFile:
+    """Where the JSON says "auto", the YAML's fields and the launcher's options hold; Accelerate's own stage is 2."""
+    default = Place(file.path, 'zero_optimization.stage "auto" (Accelerate\'s default)')
+    fields = {"zero_stage": Given(2, default)} | dict(launch.inline)
+    for name, given in fields.items():
+        place = given.origin if isinstance(given.origin, Place) else Place("", given.origin)
+        file = file.filled(INLINE[name], given.value, place)
+    return file
 
 
 def _repeated(launch: Launch, named: Given, file: DeepSpeedFile) -> list[str]:

@@ -26,12 +26,21 @@ VALUES: dict[str, Any] = {
 }
 
 
-def choose(typed: Given | None, written: Given | None, default: Given, faults: list[str]) -> Given:
-    """Typed, else the file's, else the default; typed and file must agree."""
+def choose(
+    typed: Given | None, written: Given | None, default: Given, faults: list[str], spelt: str | None = None
+) -> Given:
+    """Typed, else the file's, else the default; typed and file must agree. `spelt` is how the file writes its value."""
     if typed is not None and written is not None and typed.value != written.value:
         remedy = f'make them equal, or drop one ("auto" in the file takes {typed.origin})'
-        faults.append(fault(written.origin, written.value, f"{typed.origin} says {typed.value!r}", remedy))
+        means = f"means {written.value}, and " if spelt is not None and spelt.lower() != written.value else ""
+        shown = written.value if spelt is None else spelt
+        faults.append(fault(written.origin, shown, f"{means}{typed.origin} says {typed.value!r}", remedy))
     return typed or written or default
+
+
+def _spelt(file: DeepSpeedFile | None, name: str) -> str | None:
+    spelt = file.get("optimizer.type") if file is not None and name == "optimizer" else None
+    return spelt if isinstance(spelt, str) else None
 
 
 def settle_values(
@@ -63,7 +72,7 @@ def settle_values(
         mine = None if section is not None and name == "lr_scheduler_type" else typed.get(name)
         if section is not None and section.kind == "OneCycle" and name == "num_warmup_steps":
             mine = None
-        chosen = choose(mine, written.get(name), missing.get(name, defaults[name]), faults)
+        chosen = choose(mine, written.get(name), missing.get(name, defaults[name]), faults, _spelt(file, name))
         values[name] = chosen.over(typed.get(name), written.get(name), missing.get(name), defaults[name])
     options = settle_options(file, values["optimizer"], values["momentum"].value, faults)
     schedule = settle_schedule(section, typed, values, faults, notes)
