@@ -55,7 +55,7 @@ OBTAINED = {
     "python scripts/train_cnn.py --width 0.5 --max_train_steps 3": SINGLE_CNN,
     "python scripts/train_cnn.py --mixed_precision bf16 --max_train_steps 3": SINGLE_CNN,
     "python scripts/train_cnn.py --optimizer sgd --learning_rate 0.05 --lr_scheduler_type cosine "
-    "--num_warmup_steps 10 --max_train_steps 3": SINGLE_CNN,
+    "--num_warmup_steps 2 --max_train_steps 3": SINGLE_CNN,
     "python scripts/train_bert.py --help": None,
     "deepspeed scripts/train_cnn.py --max_train_steps 3": ("zero1", "DeepSpeedEngine"),
     "python own_model.py": ("single", "Regressor"),
