@@ -27,10 +27,10 @@ def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "'': the file is empty; run `accelerate config` or copy a preset"),
-        (b"# nothing\n", "'': the file is empty; run `accelerate config` or copy a preset"),
-        (b"- a\n", "['a']: expected a mapping of keys, got list; write key: value"),
-        (b"NO\n", "False: expected a mapping of keys, got bool; write key: value"),
+        (b"", "'': the file is empty (line 1 column 1); run `accelerate config` or copy a preset"),
+        (b"# nothing\n", "'': the file is empty (line 1 column 1); run `accelerate config` or copy a preset"),
+        (b"- a\n", "['a']: expected a mapping of keys at line 1 column 1, got list; write key: value"),
+        (b"NO\n", "False: expected a mapping of keys at line 1 column 1, got bool; write key: value"),
         (
             b"a: 1\nb: [1\n",
             "'unreadable': not YAML: expected ',' or ']', but got '<stream end>' at line 3 column 1; "

@@ -75,10 +75,10 @@ def _yaml(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         reason = " ".join(str(error).split())
         raise UserError(fault(Place(path), "unreadable", reason, "give a readable Accelerate YAML")) from None
     if settings is None:
-        reason = "the file is empty"
+        reason = "the file is empty (line 1 column 1)"
         raise UserError(fault(Place(path, line=1), "", reason, "run `accelerate config` or copy a preset"))
     if not isinstance(settings, dict):
-        reason = f"expected a mapping of keys, got {type(settings).__name__}"
+        reason = f"expected a mapping of keys at line 1 column 1, got {type(settings).__name__}"
         raise UserError(fault(Place(path, line=1), settings, reason, "write key: value"))
     if faults:
         raise UserError(*faults)

@@ -117,7 +117,11 @@ def _deepspeed_file(arguments: Namespace, launch: Launch, faults: list[str]) -> 
             if typed is not None and os.path.realpath(typed) != os.path.realpath(launch.json_file.value):
                 reason = f"{launch.json_file.origin} names {launch.json_file.value}"
                 faults.append(fault("--deepspeed_config", typed, reason, "name one file, in one place"))
-            file = _filled(read_deepspeed_json(launch.json_file.value), launch)
+            named = launch.json_file
+            if not os.path.isfile(named.value):
+                reason = f"no such file, searched from {os.getcwd()}" + f" and beside {launch.yaml}" * bool(launch.yaml)
+                raise UserError(fault(named.origin, named.value, reason, "give the path of a DeepSpeed JSON"))
+            file = _filled(read_deepspeed_json(named.value), launch)
             faults += _repeated(launch, launch.json_file, file)
             return file
         if launch.inline and typed is not None:
