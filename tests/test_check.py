@@ -1,9 +1,6 @@
 """`oneloop check`: one answer for a command's files and arguments, and nothing is started."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -155,43 +152,98 @@ def test_two_deepspeed_files_are_refused(write):
     assert report.errors == [f"--deepspeed_config: '{one}': scripts/train_cnn.py is given {other}; name one file"]
 
 
-def run(*argv, **more):
-    command = [sys.executable, "-m", "toolkit.cli", "check", *argv]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | ENVIRON | more)
+@pytest.mark.parametrize(
+    ("yaml", "keys"),
+    [
+        ("distributed_type: MULTY_GPU\nnum_processes: 2\ndeepspeed_config: {zero_stage: 2}\n", ["distributed_type"]),
+        ("num_processes: 2\ndeepspeed_config: {zero_stage: 2}\n", ["distributed_type"]),
+        ("num_processes: 2\n", ["distributed_type"]),
+        ("num_processes: two\ndistributed_type: 3\n", ["num_processes", "distributed_type"]),
+        (
+            "num_processes: 2\ndistributed_type: MULTI_GPU\nmpirun_config: {mpirun_hostfile: h}\n",
+            ["mpirun_config.mpirun_hostfile"],
+        ),
+        (
+            "num_processes: 2\ndistributed_type: DEEPSPEED\n"
+            "deepspeed_config: {zero_stage: 3, offload_optimizer_device: nvme}\n",
+            ["deepspeed_config.offload_optimizer_device", "deepspeed_config.offload_optimizer_nvme_path"],
+        ),
+    ],
+)
+def test_a_yaml_gets_no_line_for_what_follows_from_a_mistake(write, yaml, keys):
+    report = asked(config_file=write("a.yaml", yaml), script="scripts/train_cnn.py")
+    assert [error.where.key for error in report.errors] == keys, report.errors
 
 
-def test_the_command_prints_a_table_or_every_error_and_needs_no_torch(write):
-    done = run("--config_file", "accelerate_configs/pipeline_dp.yaml", "scripts/train_bert.py", "--seed", "7")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:2] == [
-        "strategy                        pipeline_dp  ds_configs/pipeline_dp.json: pipeline.stages",
-        "world_size                      4            accelerate_configs/pipeline_dp.yaml: num_processes",
-    ]
-    path = write("a.json", {"gradient_cliping": 1.0, "train_batch_size": 2.5})
-    refused = run("--deepspeed_config", path, "scripts/train_cnn.py", "--seed", "-1")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.splitlines() == [
-        "oneloop: error: --seed: '-1': must be 0 or more; correct the value",
-        f"oneloop: error: {path}: gradient_cliping: 1.0: unknown key, it would be ignored; "
-        "did you mean gradient_clipping?",
-        f"oneloop: error: {path}: train_batch_size: 2.5: expected integer of 1 or more, got number 2.5; "
-        "correct the value",
-    ]
-    told = run("--json", f"--deepspeed_config={path}")
-    assert (told.returncode, len(json.loads(told.stdout)["errors"])) == (2, 2)
-    code = "import sys; sys.argv = ['oneloop', 'check', 'scripts/train_cnn.py']\nfrom toolkit import cli\n"
-    code += (
-        "try:\n cli.main()\nfinally:\n print({'torch', 'accelerate', 'deepspeed', 'transformers'} & set(sys.modules))"
+def test_the_json_of_an_unknown_type_is_checked_too(write):
+    path = write("a.json", {"gradient_cliping": 1})
+    yaml = f"distributed_type: DEEPSPED\nnum_processes: 2\ndeepspeed_config: {{deepspeed_config_file: {path}}}\n"
+    report = asked(config_file=write("a.yaml", yaml))
+    assert [error.where.key for error in report.errors] == ["distributed_type", "gradient_cliping"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("a.json", '{"gradient_clipping": 1e400}', "inf"),
+        ("a.yaml", "distributed_type: 'NO'\nnum_machines: .nan\n", "nan"),
+        ("a.yaml", "distributed_type: 'NO'\nnum_machines: 2020-01-02\n", "2020-01-02"),
+        ("a.yaml", "distributed_type: 'NO'\nfsdp_config: {2020-01-02: 1}\n", {"2020-01-02": 1}),
+        ("a.yaml", "distributed_type: 'NO'\nnum_machines: !!binary YQ==\n", "b'a'"),
+        ("a.yaml", "distributed_type: 'NO'\nnum_machines: !!set {a, b}\n", ["a", "b"]),
+    ],
+)
+def test_what_json_does_not_have_is_told_as_text(write, name, text, value):
+    option = "deepspeed_config" if name.endswith("json") else "config_file"
+    report = asked(**{option: write(name, text)})
+    (error,) = json.loads(report.as_json(), parse_constant=lambda name: pytest.fail(name))["errors"]
+    assert (sorted(error["value"]) if isinstance(value, list) else error["value"]) == value
+
+
+def test_a_hostfile_means_the_deepspeed_launcher(write):
+    report = asked(hostfile=write("hosts", "a slots=2\nb slots=2\n"), script="scripts/train_cnn.py")
+    assert row(report, "strategy")[0] == "zero1"
+    assert row(report, "world_size") == (4, f"{write('hosts', '')}: slots", None)
+
+
+def test_what_the_shell_exports_counts_as_in_a_run(write):
+    exported = ENVIRON | {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    report = check(exported, script="scripts/train_cnn.py")
+    assert row(report, "mixed_precision") == (
+        "bf16",
+        "accelerate's environment: ACCELERATE_MIXED_PRECISION",
+        "script's default no",
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "set()"
+    bad = check(ENVIRON | {"WORLD_SIZE": "two", "RANK": "", "LOCAL_RANK": "-1"}, script="scripts/train_cnn.py")
+    assert bad.errors == [
+        "environment: LOCAL_RANK: '-1': expected an integer of 0 or more; unset it, launchers set it",
+        "environment: WORLD_SIZE: 'two': expected an integer of 1 or more; unset it, launchers set it",
+    ]
 
 
-def test_arguments_of_the_script_are_not_taken_for_ours(write):
-    done = run("--json", "scripts/train_cnn.py", "--deepspeed_config", "ds_configs/zero1.json", "--seed", "3")
-    assert json.loads(done.stdout)["setup"]["seed"] == {
-        "value": 3,
-        "origin": "--seed",
-        "overrode": "script's default 42",
-    }
-    assert json.loads(done.stdout)["setup"]["strategy"]["value"] == "zero1"
+@pytest.mark.parametrize(
+    ("scheduler", "argv", "note"),
+    [
+        (None, ["--num_warmup_steps", "4"], "num_warmup_steps 4 takes all 4 steps: the peak is not reached"),
+        (
+            {"type": "WarmupDecayLR", "params": {"total_num_steps": 9, "warmup_num_steps": 2}},
+            [],
+            "the schedule's total_num_steps is 9, this run has 4 steps",
+        ),
+        (None, ["--num_warmup_steps", "3"], None),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_typed_steps(write, scheduler, argv, note):
+    config = {"zero_optimization": {"stage": 1}} | ({} if scheduler is None else {"scheduler": scheduler})
+    report = asked(
+        deepspeed_config=write("a.json", config),
+        num_processes=2,
+        script="scripts/train_cnn.py",
+        script_arguments=["--max_train_steps", "4", *argv],
+    )
+    assert (report.errors, report.warnings) == ((), [] if note is None else [note])
+
+
+def test_each_file_is_listed_once(write):
+    yaml = write("a.yaml", "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 2}\n")
+    assert row(asked(config_file=yaml), "config_files")[0] == [yaml]

@@ -137,8 +137,8 @@ def read_arguments(
     if "per_device_train_batch_size" in defaults:
         raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
     faults: list[str] = []
-    parser = _Parser(description=description, allow_abbrev=False)
     script = sys.argv[0] if script is None else script
+    parser = _Parser(prog=os.path.basename(script), description=description, allow_abbrev=False)
     parser.faults, parser.argv = faults, sys.argv[1:] if argv is None else argv
     fallback = {name: _default(name, kind, defaults.get(name, default)) for _, name, kind, default, _ in ARGUMENTS}
     of_group = {group: [row[1] for row in ARGUMENTS if row[0] == group] for group in ("model", "data")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Report:
     def as_json(self) -> str:
         errors = [each.as_dict() if isinstance(each, Fault) else {"reason": each} for each in self.errors]
         told = {"ok": not errors, "setup": self.setup, "errors": errors, "warnings": list(self.warnings)}
-        return json.dumps(told, indent=2, default=str)
+        return json.dumps(_plain(told), indent=2, allow_nan=False)
 
     def table(self) -> str:
         """A row for each name: value, where it comes from, and what else was said."""
@@ -43,6 +44,16 @@ class Report:
             rows.append((name, _shown(value, origin), f"{origin}, not {overrode}" if overrode else str(origin)))
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows)
+
+
+def _plain(value: Any) -> Any:
+    """The same with the text of what JSON does not have: infinity, NaN, dates, bytes and keys that are no text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(each) for each in value]
+    plain = value is None or isinstance(value, str | int) or isinstance(value, float) and math.isfinite(value)
+    return value if plain else str(value)
 
 
 def _shown(value: Any, origin: str) -> str:
@@ -115,10 +126,6 @@ def check(
 def _settled(setup: Setup, known: bool) -> dict[str, dict[str, Any]]:
     """Every value; those that only the script decides are null where its defaults are not known."""
     result = setup.as_dict()
-    offload = (setup.deepspeed_config or {}).get("zero_optimization", {})
-    devices = {name: offload[name]["device"] for name in ("offload_optimizer", "offload_param") if name in offload}
-    where = setup.origins.get("offload", "default")
-    result["offload"] = {"value": devices or None, "origin": where, "overrode": None}
     if known:
         return result
     default_batch = result["train_batch_size"]["origin"] == SCRIPTS_DEFAULT

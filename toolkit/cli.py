@@ -18,13 +18,18 @@ from toolkit.version import __version__
 def main() -> None:
     """Entry point; exits 0, 1 where a comparison differs, 2 for a user's mistake and for what is not whole."""
     quiet_libraries(verbose=False)
+    options, script = _before_script(sys.argv[1:])
     try:
-        options, script = _before_script(sys.argv[1:])
         arguments = _parser().parse_args(options)
         arguments.script = script
         sys.exit(arguments.run(arguments))
     except UserError as error:
-        print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
+        if options[:1] == ["check"] and "--json" in options:
+            from toolkit.check import Report
+
+            print(Report({}, error.lines, ()).as_json())
+        else:
+            print("\n".join(PREFIX + line for line in error.lines), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("oneloop: interrupted", file=sys.stderr)
@@ -126,6 +131,8 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None:
         from toolkit.setup.explain import explain
 
+        if len(sys.argv) > 4 - ("=" in sys.argv[2]):
+            raise UserError(fault("--explain", arguments.explain, "goes without other options", "give it alone"))
         print(explain(arguments.explain))
         return 0
     from toolkit.check import check

@@ -20,7 +20,7 @@ from toolkit.monitor import Monitor
 from toolkit.optim import lr_at
 from toolkit.output import claim, clear, let_go
 from toolkit.setup import Setup
-from toolkit.setup.schedule import warmup_fault
+from toolkit.setup.schedule import length_notes, warmup_fault
 
 
 @let_go()
@@ -113,14 +113,9 @@ def _check_schedule(setup: Setup, arguments: Any, total_steps: int) -> None:
     origin = setup.origins.get("num_warmup_steps", "")
     if asked and (lines := warmup_fault(setup.num_warmup_steps, origin, total_steps, f"--{asked[0]}")):
         raise UserError(*lines)
-    rises = {"num_warmup_steps": setup.num_warmup_steps}
-    rises["cycle_first_step_size"] = setup.lr_schedule.get("cycle_first_step_size", 0)
-    for name, steps in rises.items():
-        if steps >= total_steps:
-            say(f"{name} {steps} takes all {total_steps} steps: the peak is not reached")
-    end = setup.lr_schedule.get("total_num_steps", "auto")
-    if end not in ("auto", total_steps):
-        say(f"the schedule's total_num_steps is {end}, this run has {total_steps} steps")
+    for note in length_notes(setup.num_warmup_steps, setup.lr_schedule, total_steps):
+        if note not in setup.notes:
+            say(note)
 
 
 def _check_same_rows(name: str, count: int) -> None:

@@ -1,7 +1,11 @@
 """Which launcher with which files gives which setup, and what of an Accelerate YAML is refused."""
 
+import json
+
 import pytest
 from launched import DEEPSPEED, INLINE, INLINE_YAML, MULTI, SIMPLE, TORCHRUN, ZERO, of_yaml, refused, setup, zero
+
+from toolkit.check import check
 
 # --- who launches what ---------------------------------------------------------------------------------------------
 
@@ -167,9 +171,30 @@ def test_fields_beside_a_file_are_refused_not_ignored(write):
     environ = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "a.json", "ACCELERATE_GRADIENT_CLIPPING": "0.5"}
     environ, parent = of_yaml(write("b.yaml", text), ZERO | environ)
     (line,) = refused(environ, parent=parent)
-    assert line.startswith(
-        "b.yaml: deepspeed_config.gradient_clipping: 0.5: a.json does not say it, and Accelerate ignores this beside "
-        "b.yaml: deepspeed_config.deepspeed_config_file"
+    assert line == (
+        "b.yaml: deepspeed_config.gradient_clipping: 0.5: a.json has no gradient_clipping, and Accelerate ignores this "
+        "beside b.yaml: deepspeed_config.deepspeed_config_file; write gradient_clipping 0.5 there, or remove it here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("zero3_save_16bit_model", False, None),
+        ("zero3_save_16bit_model", True, "zero_optimization.stage3_gather_16bit_weights_on_model_save true"),
+        ("zero_stage", 1, None),
+        ("offload_param_device", "none", None),
+        ("offload_optimizer_device", "cpu", 'zero_optimization.offload_optimizer.device "cpu"'),
+        ("gradient_accumulation_steps", 1, "gradient_accumulation_steps 1"),
+    ],
+)
+def test_a_field_beside_a_file_without_the_key(write, name, value, right):
+    write("a.json", zero(1))
+    text = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  deepspeed_config_file: a.json\n"
+    path = write("b.yaml", text + f"  {name}: {json.dumps(value)}\n")
+    faults = check({"CUDA_VISIBLE_DEVICES": ""}, config_file=path).errors
+    assert [line.rpartition("; ")[2] for line in faults] == (
+        [] if right is None else [f"write {right} there, or remove it here"]
     )
 
 

@@ -37,11 +37,24 @@ deepspeed_config:
 PRESETS = sorted(path.stem for path in (ROOT / "accelerate_configs").glob("*.yaml"))
 
 
+# What a shell may have exported.
+EXPORTED = {
+    "ACCELERATE_MIXED_PRECISION": "bf16",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "3",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1",
+    "ACCELERATE_DYNAMO_BACKEND": "EAGER",
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE": "other.json",
+}
+
+
+@pytest.mark.parametrize("exported", [{}, EXPORTED], ids=["clean", "exported"])
 @pytest.mark.parametrize("options", [(), ("--num_processes", "4")], ids=["file", "option"])
 @pytest.mark.parametrize("name", [*FILES, *PRESETS])
-def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
+def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options, exported):
     for variable in [each for each in os.environ if each.startswith("ACCELERATE_")]:
         monkeypatch.delenv(variable)
+    for variable, value in exported.items():
+        monkeypatch.setenv(variable, value)
     path = ROOT / "accelerate_configs" / f"{name}.yaml"
     if name in FILES:
         path = tmp_path / "a.yaml"
@@ -57,9 +70,11 @@ def test_the_environment_is_accelerates(monkeypatch, tmp_path, name, options):
     assert launch.local_world_size == ranks
 
 
+NOTHING = {"config_file": None, "deepspeed": False, "num_processes": None, "hosts": None}
+
+
 def planned(**more):
-    given = {"config_file": None, "deepspeed": False, "num_processes": None, "hosts": None} | more
-    return plan({"CUDA_VISIBLE_DEVICES": ""}, "train.py", **given)
+    return plan({"CUDA_VISIBLE_DEVICES": ""}, "train.py", **NOTHING | more)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +85,7 @@ def planned(**more):
         ({"num_processes": 3}, "torchrun", 3, "--num_processes"),
         ({"deepspeed": True}, "deepspeed", 1, "deepspeed's default"),
         ({"deepspeed": True, "num_processes": 2}, "deepspeed", 2, "--num_processes"),
+        ({"hosts": Hosts("h", {"a": 4, "b": 4}, {"a": 1, "b": 2})}, "deepspeed", 8, "h: slots"),
         ({"deepspeed": True, "hosts": Hosts("h", {"a": 4, "b": 4}, {"a": 1, "b": 2})}, "deepspeed", 8, "h: slots"),
     ],
 )
@@ -80,11 +96,20 @@ def test_the_launcher_without_a_yaml(given, launcher, ranks, origin):
     assert (got.processes.origin if got.processes is not None else None) == origin
 
 
-def test_another_runs_ranks_do_not_count():
-    inherited = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "4", "CROSS_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
-    inherited |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_USE_CPU": "true", "HOME": "/h"}
-    got = plan(inherited, "train.py", config_file=None, deepspeed=False, num_processes=None, hosts=None)
-    assert got.environ == {"ACCELERATE_USE_CPU": "true", "HOME": "/h"}
+@pytest.mark.parametrize(
+    ("inherited", "given", "expected"),
+    [
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {}, ("accelerate", 1, "bf16")),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {"num_processes": 2}, ("accelerate", 2, "bf16")),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, {}, ("torchrun", 4, None)),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, {"deepspeed": True, "num_processes": 2}, ("deepspeed", 2, None)),
+    ],
+)
+def test_a_script_gets_what_the_shell_exported_and_the_launcher_does_not_set(inherited, given, expected):
+    got = plan(inherited, "train.py", **{**NOTHING, **given})
+    launch, _ = read_launch(got.environ, got.parent, "train.py")
+    precision = launch.mixed_precision.value if launch.mixed_precision is not None else None
+    assert (launch.launcher, launch.world_size, precision) == expected
 
 
 def test_a_hostfile_and_another_number_of_ranks_are_refused():

@@ -6,6 +6,7 @@ Seen in the environments of the four ways to start (accelerate 1.15, deepspeed 0
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,11 +83,13 @@ def read_launch(
         parent: command line of the parent process; read from /proc where it is None. Accelerate does not tell its
             script which YAML it read, its own command line does.
     """
+    faults: list[str] = []
+    local_size = "LOCAL_WORLD_SIZE" if environ.get("LOCAL_WORLD_SIZE") else "LOCAL_SIZE"
     ranks: dict[str, Any] = {
-        "rank": int(environ.get("RANK", 0)),
-        "local_rank": int(environ.get("LOCAL_RANK", 0)),
-        "world_size": int(environ.get("WORLD_SIZE", 1)),
-        "local_world_size": int(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or 1),
+        "rank": _whole(environ, "RANK", 0, faults),
+        "local_rank": _whole(environ, "LOCAL_RANK", 0, faults),
+        "world_size": _whole(environ, "WORLD_SIZE", 1, faults),
+        "local_world_size": _whole(environ, local_size, 1, faults),
         "use_cpu": _true(environ.get("ACCELERATE_USE_CPU")) or environ.get("DS_ACCELERATOR") == "cpu",
     }
     deepspeed = _true(environ.get("ACCELERATE_USE_DEEPSPEED"))
@@ -96,8 +99,19 @@ def read_launch(
             name = "deepspeed"
         elif "TORCHELASTIC_RUN_ID" in environ or "RANK" in environ:
             name = "torchrun"
-        return Launch(name, **ranks), []
-    return _accelerate(environ, parent_command() if parent is None else parent, script, deepspeed, ranks)
+        return Launch(name, **ranks), faults
+    launch, found = _accelerate(environ, parent_command() if parent is None else parent, script, deepspeed, ranks)
+    return launch, faults + found
+
+
+def _whole(environ: Mapping[str, str], name: str, least: int, faults: list[str]) -> int:
+    """A number of ranks, or of a rank, from the environment; `least` where it is absent or empty."""
+    text = environ.get(name) or str(least)
+    if re.fullmatch("[0-9]{1,9}", text) and int(text) >= least:
+        return int(text)
+    reason = f"expected an integer of {least} or more"
+    faults.append(fault(Place("environment", name), text, reason, "unset it, launchers set it"))
+    return least
 
 
 def _accelerate(
@@ -125,8 +139,10 @@ def _accelerate(
             remedy = nearest(name, [*INLINE, *LAUNCH_FIELDS]) or "remove it"
             faults.append(fault(where, None, "unknown key, Accelerate ignores it", remedy))
     faults += other_options(options)
-    # A launch that asked for DeepSpeed and did not get it has its own line, of `check_obtained`.
-    if not deepspeed and (kind is None or kind.value != "DEEPSPEED"):
+    # A launch that asked for DeepSpeed and did not get it has its own line, of `check_obtained`; so has a file whose
+    # type is refused or missing.
+    untyped = bool(yaml) and kind is None
+    if not deepspeed and not untyped and (kind is None or kind.value != "DEEPSPEED"):
         faults += unused_options(options, fields, file, {*INLINE, *LAUNCH_FIELDS})
     inline = {name: Given(_value(environ[key]), origin(name)) for name, key in IN_ENVIRONMENT.items() if key in environ}
     for name in INLINE if deepspeed else ():
@@ -143,6 +159,8 @@ def _accelerate(
     if compiled != "NO":
         key = next((key for key in DYNAMO_KEYS if key in file.lines), DYNAMO_KEYS[0])
         where = file.where(key) if yaml else Place(unknown_place, "dynamo_backend")
+        if yaml and file.dynamo_backend == "NO":
+            where = Place(ENVIRONMENT, "ACCELERATE_DYNAMO_BACKEND")
         faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
     launch = Launch(
         "accelerate" if options or yaml or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun",
@@ -193,7 +211,8 @@ def _mixed_precision(environ: Mapping[str, str], file: AccelerateFile, options: 
 def inline_file(launch: Launch) -> DeepSpeedFile:
     """The YAML's own DeepSpeed fields in DeepSpeed's form; Accelerate's stage where none is written is 2."""
     config: dict[str, Any] = {"zero_optimization": {"stage": 2}}
-    names = {"zero_optimization.stage": "deepspeed_config.zero_stage (Accelerate's default)"}
+    names = {key: f"deepspeed_config.{name}" for name, key in INLINE.items()}
+    names["zero_optimization.stage"] += " (Accelerate's default)"
     lines: dict[str, int] = {}
     for name, given in launch.inline.items():
         *sections, last = INLINE[name].split(".")

@@ -11,10 +11,6 @@ from toolkit.setup.device import count_gpus
 from toolkit.setup.hostfile import Hosts
 from toolkit.setup.launcher import IN_ENVIRONMENT
 
-# What launchers set; another run's must not count.
-_LAUNCHERS = re.compile(
-    r"(LOCAL_|CROSS_|GROUP_)?(RANK|WORLD_SIZE|SIZE)|ROLE_.*|TORCHELASTIC_.*|ACCELERATE_(?!USE_CPU$).*|MASTER_(ADDR|PORT)"
-)
 # Types that Accelerate starts through torchrun's agent, a rank each.
 _MULTI = re.compile(r"MULTI_(?!CPU$)\w+|DEEPSPEED|FSDP|MEGATRON_LM")
 
@@ -38,31 +34,32 @@ def plan(
     num_processes: int | None,
     hosts: Hosts | None,
 ) -> Planned:
-    """With a `config_file` as `accelerate launch` does, with a DeepSpeed JSON as `deepspeed`, else torchrun or python.
+    """With a `config_file` as `accelerate launch` does, with a DeepSpeed JSON or hosts as `deepspeed`, else torchrun or
+    python. What stands in the environment and the launcher does not set, a script gets as it is.
 
     Args:
         deepspeed: whether a DeepSpeed JSON is given.
         num_processes: as `accelerate launch --num_processes`, or the ranks of the other launchers.
         hosts: of a hostfile; their slots are the ranks.
     """
-    inherited = {name: value for name, value in environ.items() if not _LAUNCHERS.fullmatch(name)}
     typed = Given(num_processes, "--num_processes") if num_processes is not None else None
     slots = Given(hosts.total, f"{hosts.path}: slots") if hosts is not None else None
     if config_file is not None:
-        return _accelerate(inherited, read_yaml(config_file), script, typed, slots)
+        return _accelerate(environ, read_yaml(config_file), script, typed, slots)
     faults = _disagree(typed, slots)
     processes = typed or slots
+    deepspeed = deepspeed or hosts is not None
     if processes is None and not deepspeed:
-        return Planned(inherited)
+        return Planned(environ)
     if processes is None:
         gpus = count_gpus(environ)
         processes = Given(max(1, gpus), "deepspeed's default, one for each GPU" if gpus else "deepspeed's default")
     ranks = _ranks(processes.value, len(hosts.slots) if hosts is not None else 1)
     if deepspeed:
-        return Planned(inherited | ranks | {"CROSS_RANK": "0", "LOCAL_SIZE": "1"}, (), processes, faults)
+        return Planned({**environ, **ranks, "CROSS_RANK": "0", "LOCAL_SIZE": "1"}, (), processes, faults)
     if processes.value == 1:
-        return Planned(inherited, (), processes, faults)
-    return Planned(inherited | ranks | {"TORCHELASTIC_RUN_ID": "none"}, (), processes, faults)
+        return Planned(environ, (), processes, faults)
+    return Planned({**environ, **ranks, "TORCHELASTIC_RUN_ID": "none"}, (), processes, faults)
 
 
 def _accelerate(
@@ -73,7 +70,9 @@ def _accelerate(
     parent += ["--num_processes", str(typed.value)] if typed is not None else []
     written = file.get("num_processes")
     processes = typed or Given(written, file.where("num_processes"))
-    kind = str(file.settings.get("distributed_type"))
+    fields = file.settings.get("deepspeed_config") or {}
+    # A type that is refused or missing has its line; the rest is checked as its section would have it.
+    kind = str(file.settings.get("distributed_type", "DEEPSPEED" if fields else "MULTI_GPU"))
     environ = {
         **inherited,
         "ACCELERATE_MIXED_PRECISION": str(file.settings.get("mixed_precision") or "no").lower(),
@@ -82,18 +81,17 @@ def _accelerate(
         environ["ACCELERATE_DYNAMO_BACKEND"] = file.dynamo_backend
     faults = _disagree(typed or (processes if written != -1 else None), slots)
     machines = file.get("num_machines")
-    refused = "distributed_type" in file.lines and "distributed_type" not in file.settings
-    if not refused and not _MULTI.fullmatch(kind):
+    if not _MULTI.fullmatch(kind):
         environ["ACCELERATE_USE_CPU"] = str(bool(file.settings.get("use_cpu")))
         return Planned(environ, (*parent, script), None, faults)
     if processes.value == -1:
-        if file.settings and not any("num_processes" in line for line in file.faults):
+        told = "num_processes" in file.lines or any("num_processes" in line for line in file.faults)
+        if file.settings and not told:
             reason, remedy = "Accelerate wants the number of ranks", "write num_processes: 2, or add --num_processes"
             faults.append(fault(file.where("num_processes"), None, reason, remedy))
         processes = Given(machines, "one for each machine")
     environ |= _ranks(processes.value, machines) | {"TORCHELASTIC_RUN_ID": "none"}
     if kind == "DEEPSPEED":
-        fields = file.settings.get("deepspeed_config") or {}
         environ["ACCELERATE_USE_DEEPSPEED"] = "true"
         named = [*fields, *(["mixed_precision"] if file.settings.get("mixed_precision") is not None else [])]
         environ["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(named).lower()

@@ -1,5 +1,6 @@
 """From one process's launcher, files and arguments to its `Setup`."""
 
+import json
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from toolkit.setup.launcher import INLINE, Launch, check_obtained, inline_file, 
 from toolkit.setup.layers import layer_faults
 from toolkit.setup.precision import asked_precision
 from toolkit.setup.renamed import migrate
-from toolkit.setup.schedule import warmup_fault
+from toolkit.setup.schedule import length_notes, warmup_fault
 from toolkit.setup.settle import settle
 from toolkit.setup.settled import Setup
 from toolkit.setup.strategy import settle_strategy
@@ -21,6 +22,9 @@ from toolkit.setup.values import VALUES, choose, settle_values
 
 BATCH_KEYS = (GLOBAL, MICRO, ACCUMULATION)
 BATCH_ARGUMENTS = {GLOBAL: GLOBAL, "per_device_train_batch_size": MICRO, ACCUMULATION: ACCUMULATION}
+# Fields of a YAML that say what a JSON without their key means.
+ABSENT: dict[str, Any] = {"zero_stage": 0, "zero3_save_16bit_model": False}
+ABSENT |= dict.fromkeys(("offload_optimizer_device", "offload_param_device"), "none")
 # Micro-batches of a step where a pipeline's JSON says "auto": with one, all stages but one are idle.
 PIPELINE_MICRO_BATCHES = 4
 
@@ -76,6 +80,7 @@ def resolve(
     if faults and (obtained or unsure & set(BATCH_KEYS)):
         # Sizes that follow from what is wrong would be told as mistakes of their own.
         return Resolved(None, tuple(faults), of_files)
+    of_engine = file.path if file is not None else ""
     try:
         setup = settle(
             launch,
@@ -88,9 +93,7 @@ def resolve(
             file,
             precision=precision,
             auto_accumulation=_auto_accumulation(arguments, file, stages.value),
-            config_files=tuple(
-                path for path in (launch.yaml, file.path if file is not None else "") if os.path.isfile(path)
-            ),
+            config_files=tuple(dict.fromkeys(path for path in (launch.yaml, of_engine) if os.path.isfile(path))),
             notes=notes,
         )
     except UserError as error:
@@ -155,12 +158,13 @@ def _repeated(launch: Launch, named: Given, file: DeepSpeedFile) -> list[str]:
     """Fields of the YAML that the JSON beside them does not say, or says otherwise; Accelerate ignores them."""
     faults = []
     for name, given in launch.inline.items():
-        written = file.get(INLINE[name])
-        if written == given.value or name.endswith("_device") and given.value == "none" and written is None:
+        key = INLINE[name]
+        written = file.get(key)
+        if written == given.value or written is None and name in ABSENT and given.value == ABSENT[name]:
             continue
-        says = f"{file.where(INLINE[name])} says {written!r}" if written is not None else f"{file.path} does not say it"
+        says = f"{file.where(key)} says {json.dumps(written)}" if written is not None else f"{file.path} has no {key}"
         reason = f"{says}, and Accelerate ignores this beside {named.origin}"
-        remedy = f"write {given.value!r} there, or remove it here"
+        remedy = f"write {key} {json.dumps(given.value)} there, or remove it here"
         faults.append(fault(given.origin, given.value, reason, remedy))
     return faults
 
@@ -227,6 +231,7 @@ def _values(arguments: Namespace, file: DeepSpeedFile | None, faults: list[str],
     warmup, steps = values["num_warmup_steps"], _typed(arguments, "max_train_steps")
     if steps is not None:
         faults += warmup_fault(warmup.value, warmup.origin, steps.value, steps.origin)
+        notes += length_notes(warmup.value, values["lr_schedule"].value, steps.value)
     return values
 
 

@@ -203,6 +203,20 @@ def settle_schedule(
     return Given({"type": kind, **params}, section.file.where("scheduler"))
 
 
+def length_notes(warmup: int, schedule: Mapping[str, Any], total_steps: int) -> list[str]:
+    """What of a schedule does not fit a run of `total_steps` steps; `schedule` is the setup's `lr_schedule`."""
+    rises = {"num_warmup_steps": warmup, "cycle_first_step_size": schedule.get("cycle_first_step_size", 0)}
+    notes = [
+        f"{name} {steps} takes all {total_steps} steps: the peak is not reached"
+        for name, steps in rises.items()
+        if steps >= total_steps
+    ]
+    end = schedule.get("total_num_steps", "auto")
+    if end not in ("auto", total_steps):
+        notes.append(f"the schedule's total_num_steps is {end}, this run has {total_steps} steps")
+    return notes
+
+
 def warmup_fault(warmup: int, origin: str, total_steps: int, end: str) -> list[str]:
     """A line where a warm-up that the user wrote or typed is longer than the run, which `end` bounds."""
     if warmup <= total_steps or not (isinstance(origin, Place) or origin.startswith("--")):

@@ -160,7 +160,10 @@ class Setup:
         )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """{name: {"value": ..., "origin": ..., "overrode": ...}} of every value, for summary.json and `check`."""
+        """{name: {"value": ..., "origin": ..., "overrode": ...}} of every value, for summary.json and `check`.
+
+        The value of `offload` is {"offload_optimizer": device, ...} or None.
+        """
         result = {}
         for each in fields(self):
             if each.name not in ("origins", "overrode", "notes"):
@@ -168,7 +171,10 @@ class Setup:
                 value = list(value) if isinstance(value, tuple) else value
                 origin, overrode = self.origins.get(each.name, "derived"), self.overrode.get(each.name) or None
                 result[each.name] = {"value": value, "origin": origin, "overrode": overrode}
-        return result
+        zero = (self.deepspeed_config or {}).get("zero_optimization", {})
+        devices = {name: zero[name]["device"] for name in ("offload_optimizer", "offload_param") if name in zero}
+        origin = self.origins.get("offload", "default")
+        return result | {"offload": {"value": devices or None, "origin": origin, "overrode": None}}
 
 
 def _plural(count: int, noun: str) -> str:
