@@ -122,6 +122,16 @@ def test_build_takes_further_keys_of_deepspeed():
     assert got.deepspeed_config["train_batch_size"] == 8
 
 
+def test_build_moves_old_names_as_a_file_does():
+    got = Setup.build(strategy="zero2", world_size=2, deepspeed={"allgather_size": 5000})
+    assert got.deepspeed_config["zero_optimization"] == {"stage": 2, "allgather_bucket_size": 5000}
+    (note,) = got.notes
+    assert note.startswith("Setup.build: allgather_size: an older name, taken as ")
+    both = {"bf16": {"enabled": True}, "bfloat16": {"enabled": True}}
+    with pytest.raises(UserError, match="Setup.build: bfloat16"):
+        Setup.build(strategy="zero2", world_size=2, deepspeed=both)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "argv", "words"),
     [

@@ -10,6 +10,7 @@ from toolkit.setup.checks import build_faults, owned_faults
 from toolkit.setup.dsjson import DeepSpeedFile, check_keys
 from toolkit.setup.launcher import Launch
 from toolkit.setup.precision import asked_precision
+from toolkit.setup.renamed import migrate
 from toolkit.setup.settle import settle
 from toolkit.setup.settled import STRATEGIES, ZERO_STAGE, Setup
 from toolkit.setup.values import VALUES, settle_values
@@ -35,9 +36,9 @@ def setup_by_hand(
     if unknown := [fault(name, value, "unknown", remedy) for name, value in values.items() if name not in VALUES]:
         raise UserError(*unknown)
     given = {key: value for key, value in batch.items() if value is not None}
-    file = DeepSpeedFile(BY_HAND, deepspeed)
+    file, notes, faults = migrate(DeepSpeedFile(BY_HAND, deepspeed))
     settings = {**given, **values, "mixed_precision": mixed_precision}
-    faults = build_faults(strategy, launch.world_size, launch.rank, partition, settings) + check_keys(file)
+    faults += build_faults(strategy, launch.world_size, launch.rank, partition, settings) + check_keys(file)
     faults = faults or owned_faults(file, strategy, ZERO_STAGE.get(strategy))
     if faults:
         raise UserError(*faults)
@@ -45,7 +46,6 @@ def setup_by_hand(
         stages = launch.world_size if strategy.startswith("pipeline") else 1
     by_name = Given(mixed_precision, f"{BY_HAND}: mixed_precision")
     precision, faults = asked_precision(None if mixed_precision == "no" else by_name, None, file, by_name)
-    notes: list[str] = []
     typed = {name: Given(value, f"{BY_HAND}: {name}") for name, value in values.items()}
     defaults = {name: Given(default, BY_HAND) for name, default in VALUES.items()}
     settled = settle_values(file, typed, defaults, faults, notes)
