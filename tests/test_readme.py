@@ -21,7 +21,7 @@ from unittest.mock import patch
 import pytest
 
 import toolkit
-from toolkit import cli, compare, report
+from toolkit import cli, parity, parity_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ INSTALLS = ("python3 -m venv ", ". .venv", "pip install ")
 NOT_RUN = ("hub", "gpu", "hosts")
 ELSEWHERE = {
     "python -m pytest": "is the run that this test is part of",
-    "oneloop parity --model cnn bert": "its trainings are those of test_compare.py; what it asks for is tested below",
+    "oneloop parity --model cnn bert": "its trainings are those of test_parity.py; what it asks for is tested below",
 }
 # Every other command, and what must come of it: the setup that was settled, the engine that was obtained.
 SINGLE_CNN, DDP = ("single", "CNN"), ("ddp", "DistributedDataParallel")
@@ -248,14 +248,14 @@ def test_what_a_run_leaves_is_what_the_table_says(newcomer: Path) -> None:
     assert set(summary) == cells["summary.json"]
 
 
-def test_the_parity_command_is_what_test_compare_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parity_command_is_what_test_parity_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     (command,) = [command for command in ELSEWHERE if command.startswith("oneloop ")]
     monkeypatch.setattr("sys.argv", command.split())
-    run = patch.object(compare, "run", return_value=[])
-    with run as asked, patch.object(report, "show"), pytest.raises(SystemExit) as ended:
+    run = patch.object(parity, "run", return_value=[])
+    with run as asked, patch.object(parity_table, "show"), pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 0
-    assert asked.call_args.args[0] == [*compare.variants("cnn"), *compare.variants("bert")]
+    assert asked.call_args.args[0] == [*parity.variants("cnn"), *parity.variants("bert")]
 
 
 def test_the_names_of_the_package_exist() -> None:

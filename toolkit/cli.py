@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit import compare, kinds
+from toolkit import kinds, parity
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import quiet_libraries
 from toolkit.version import __version__
@@ -75,15 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--num_processes", type=_at_least_1, metavar="N", help="ranks; this machine's where left out")
     init.set_defaults(run=_init)
 
-    parity = commands.add_parser(
+    proof = commands.add_parser(
         "parity",
         help="train every setup on the same global batches and compare losses and weights with one process",
     )
-    parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
-    parity.add_argument("--full", action="store_true", help="all variants, not the few that hold each pair")
-    parity.add_argument("--mixed_precision", choices=tuple(compare.BOUNDS), default="no", help="no is fp32")
-    parity.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
-    parity.set_defaults(run=_parity)
+    proof.add_argument("--model", nargs="+", choices=parity.MODELS, default=["cnn", "bert"], help="what is trained")
+    proof.add_argument("--full", action="store_true", help="all variants, not the few that hold each pair")
+    proof.add_argument("--mixed_precision", choices=tuple(parity.BOUNDS), default="no", help="no is fp32")
+    proof.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
+    proof.set_defaults(run=_parity)
 
     verify = commands.add_parser("verify", help="read whole checkpoints: one line for each says what is wrong")
     verify.add_argument("path", nargs="+", type=_path, help="a checkpoint, or a run's folder: all of its")
@@ -170,16 +170,16 @@ def _parity(arguments: argparse.Namespace) -> int:
     folder = arguments.output_dir
     if folder is not None and folder.exists() and os.listdir(folder):
         raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
-    from toolkit import report
+    from toolkit import parity_table
 
     variants = [
         variant
         for model in arguments.model
-        for variant in compare.variants(model, arguments.full, arguments.mixed_precision)
+        for variant in parity.variants(model, arguments.full, arguments.mixed_precision)
     ]
     with tempfile.TemporaryDirectory() as temporary:
-        results = compare.run(variants, folder or Path(temporary))
-    report.show(results)
+        results = parity.run(variants, folder or Path(temporary))
+    parity_table.show(results)
     return 0 if all(result.same for result in results) else 1
 
 
