@@ -1,4 +1,4 @@
-"""What only the command line of `accelerate launch` tells a script: its options, and the file of `accelerate config`."""
+"""What only the command line of `accelerate launch` tells: its options, and the file of `accelerate config`."""
 
 import os
 from collections.abc import Mapping, Sequence
