@@ -14,6 +14,7 @@ from typing import Any
 from toolkit.errors import Place, fault
 from toolkit.setup.accelerate_file import AccelerateFile, other_options, read_yaml, unused_options
 from toolkit.setup.batch import Given
+from toolkit.setup.command_line import default_file, launch_options, parent_command
 from toolkit.setup.dsjson import DeepSpeedFile, nearest
 
 # Fields of a YAML's deepspeed_config, and the DeepSpeed key each stands for.
@@ -117,8 +118,8 @@ def _whole(environ: Mapping[str, str], name: str, least: int, faults: list[str])
 def _accelerate(
     environ: Mapping[str, str], parent: Sequence[str], script: str, deepspeed: bool, ranks: dict[str, Any]
 ) -> tuple[Launch, list[str]]:
-    options = _options(parent, script)
-    yaml = "" if options is None else options.get("config_file", "") or _default_file(environ, options)
+    options = launch_options(parent, script)
+    yaml = "" if options is None else options.get("config_file", "") or default_file(environ, options)
     file = read_yaml(yaml) if yaml else AccelerateFile("")
     found, options = options is not None, options or {}
     unknown_place = "accelerate launch" if found else ENVIRONMENT
@@ -245,42 +246,6 @@ def check_obtained(launch: Launch, script: str) -> list[str]:
         reason = "asked for DeepSpeed, got a launch without it"
         faults.append(fault(kind.origin, kind.value, reason, "drop --cpu; the ranks use the CPU where there is no GPU"))
     return faults
-
-
-def parent_command() -> list[str]:
-    """The parent's command line; empty where /proc does not have it."""
-    try:
-        with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8") as file:
-            return file.read().rstrip("\0").split("\0")
-    except OSError:
-        return []
-
-
-def _options(parent: Sequence[str], script: str) -> dict[str, str] | None:
-    """The options of `accelerate launch` before the script; None where the parent is something else."""
-    names = [os.path.basename(token) for token in parent]
-    starts = [n for n, name in enumerate(names) if name in ("accelerate-launch", "accelerate.commands.launch")]
-    starts += [n for n, name in enumerate(names) if n > 0 and name == "launch" and "accelerate" in names[n - 1]]
-    if not starts:
-        return None
-    tokens = list(parent[starts[0] + 1 :])
-    modules = [n + 1 for n, token in enumerate(tokens[:-1]) if token in ("-m", "--module")]
-    scripts = [n for n, token in enumerate(tokens) if token == script or token == os.path.basename(script)]
-    tokens = tokens[: min([*modules, *scripts], default=len(tokens))]
-    options: dict[str, str] = {}
-    for token, following in zip(tokens, [*tokens[1:], "--"], strict=False):
-        if token.startswith("--"):
-            name, has_value, value = token[2:].partition("=")
-            options[name.replace("-", "_")] = value if has_value else "" if following.startswith("--") else following
-    return options
-
-
-def _default_file(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
-    """The file of `accelerate config`, which counts as given, unless --cpu."""
-    cache = environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.path.expanduser(environ.get("HF_HOME", os.path.join(cache, "huggingface")))
-    path = os.path.join(home, "accelerate", "default_config.yaml")
-    return path if os.path.isfile(path) and "cpu" not in options else ""
 
 
 def _beside(path: str, yaml: str) -> str:
