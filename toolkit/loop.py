@@ -56,6 +56,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
         if arguments.save_initial and at.step == 0:
             checkpoints.save(at, initial=True)
+            monitor.first_save_seconds = (checkpoints.written or {}).get("seconds", 0.0)
         if at.evaluation_due:  # the run that was resumed had ended before it
             _evaluate(engine, evaluation, metrics, at, monitor)
         for batches in _steps(train, at, last_step):

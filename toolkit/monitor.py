@@ -43,6 +43,7 @@ class Monitor:
         self.steps = self._resumed_at = at.step
         self.scores = at.scores
         self.checkpoint: dict[str, float] | None = None  # bytes and seconds of the last that was written
+        self.first_save_seconds = 0.0  # of --save_initial, which are no wait for the first step
         self.not_saved = False  # whether the last checkpoint found no room on the disk
         self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
@@ -99,7 +100,7 @@ class Monitor:
         """An optimizer step has ended. Nothing is read off the device until the next write."""
         if self._first_step is None:
             stats.loss.item()  # the one wait outside logging: it dates the first step
-            self._first_step = time.time() - _process_start()
+            self._first_step = time.time() - _process_start() - self.first_save_seconds
         row = {
             "step": self.steps,
             "updates": self.engine.updates,
