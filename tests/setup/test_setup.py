@@ -221,7 +221,7 @@ def test_nothing_heavy_is_imported():
             "a.yaml: ipex_config: {'ipex': True}: unknown key, Accelerate refuses the file; remove it, A",
         ),
         ("deepspeed_config: {zero_stage: 2}\n", "a.yaml: deepspeed_config.zero_stage: 2: a launch without DeepSpeed"),
-        ("deepspeed_config: 3\n", "a.yaml: deepspeed_config: 3: expected mapping of keys, got integer 3; correct"),
+        ("deepspeed_config: 3\n", "a.yaml: deepspeed_config: 3: expected mapping of keys, got integer 3; write"),
         ("a: " + "[" * 50_000 + "]" * 50_000, "a.yaml: 'unreadable': nested too deep"),
     ],
 )
