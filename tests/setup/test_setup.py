@@ -209,9 +209,9 @@ def test_nothing_heavy_is_imported():
     [
         (
             "num_processes: 2\nnum_processes: 2\n",
-            "a.yaml: num_processes: 'num_processes': stands twice, at lines 1 and 2; keep one",
+            "a.yaml: num_processes: '2': stands twice, at lines 1 and 2; keep one",
         ),
-        ("dynamo_config:\n  a: 1\n  a: 2\n", "a.yaml: dynamo_config.a: 'a': stands twice, at lines 2 and 3; keep one"),
+        ("dynamo_config:\n  a: 1\n  a: 2\n", "a.yaml: dynamo_config.a: '2': stands twice, at lines 2 and 3; keep one"),
         ("fsdp_config: {fsdp_version: 2}\n", "a.yaml: fsdp_config: {'fsdp_version': 2}: not supported yet"),
         ("fp8_config: {backend: TE}\n", "a.yaml: fp8_config: "),
         ("megatron_lm_config: {a: 1}\n", "a.yaml: megatron_lm_config: "),
