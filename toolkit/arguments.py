@@ -137,6 +137,8 @@ def read_arguments(
     """As `parse_arguments`, with the faults beside the namespace, in which a faulty argument has its default."""
     if "per_device_train_batch_size" in defaults:
         raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
+    if layers is not None and not (isinstance(layers, int) and layers > 0):
+        raise ValueError(f"layers: {layers!r}: expected an integer of 1 or more")
     faults: list[str] = []
     script = sys.argv[0] if script is None else script
     parser = _Parser(prog=os.path.basename(script), description=description, allow_abbrev=False)

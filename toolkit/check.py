@@ -52,6 +52,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set):
         return [_plain(each) for each in value]
+    if isinstance(value, int) and value.bit_length() > 64:
+        return hex(value)
     plain = value is None or isinstance(value, str | int) or isinstance(value, float) and math.isfinite(value)
     return value if plain else str(value)
 

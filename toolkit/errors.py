@@ -54,7 +54,10 @@ def fault(where: str, value: object, reason: str, remedy: str) -> str:
     >>> fault("--max_grad_norm", -1, "must be 0 or more", "0 turns clipping off")
     '--max_grad_norm: -1: must be 0 or more; 0 turns clipping off'
     """
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python shows no integer of more than 4,300 digits
+        shown = "a number too long to show"
     if len(shown) > _LONGEST:  # a whole section, or a file
         shown = f"{shown[: _LONGEST - 3]}..."
     line = Fault(f"{where}: {shown}: {reason}; {remedy}")

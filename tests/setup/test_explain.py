@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from toolkit import cli
 from toolkit.arguments import ARGUMENTS
 from toolkit.errors import UserError
 from toolkit.setup import schema
@@ -38,6 +39,14 @@ def deepspeed_keys():
 def accelerate_keys():
     keys = {*ACCELERATE["fields"], *ACCELERATE["old_fields"], *ACCELERATE["options"], *ACCELERATE["sections"]}
     return keys.union(*ACCELERATE["sections"].values())
+
+
+def check_options():
+    """The long options of `oneloop check`."""
+    commands = next(action for action in cli._parser()._actions if action.dest == "command")
+    return {
+        option for action in commands.choices["check"]._actions for option in action.option_strings if "--" in option
+    }
 
 
 def test_every_key_of_both_libraries_has_a_meaning_and_nothing_else_has():
@@ -171,6 +180,16 @@ def test_the_pairs_are_those_of_a_run():
             ],
         ),
         (
+            "same_network",
+            [
+                "same_network in the YAML: whether all machines are in one network",
+                "  default: false",
+                "  here: Accelerate 1.15.0 does not take it from the YAML, from the option alone",
+                "  set by: same_network in the YAML, accelerate launch --same_network",
+                "  which wins: the option wins over the YAML",
+            ],
+        ),
+        (
             "backend",
             [
                 "fp8_config.backend in the YAML: library of fp8",
@@ -192,6 +211,19 @@ def test_the_pairs_are_those_of_a_run():
 )
 def test_meaning_default_setters_and_winner(key, lines):
     assert explain(key).splitlines() == lines
+
+
+def test_the_options_of_check_are_explained():
+    options = {option.removeprefix("--") for option in check_options()} - {"help"}
+    assert options == set(MEANINGS["check"])
+    for name in options:
+        assert f"oneloop check --{name}: {MEANINGS['check'][name]}" in explain(f"--{name}").splitlines()
+    assert explain("hostfile").splitlines() == [
+        "oneloop check --hostfile: machines of deepspeed, a line for each: worker-0 slots=8; all slots are the ranks",
+        "  default: none",
+        "  set by: oneloop check --hostfile",
+        "  which wins: --num_processes, or that of the YAML, must be as many as its slots",
+    ]
 
 
 def test_a_name_that_stands_in_several_places_gives_all_of_them():

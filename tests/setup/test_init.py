@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 
 import pytest
 import yaml
@@ -58,12 +59,50 @@ def test_every_preset_can_be_written():
     assert set(ABOUT) == {path.stem for path in (ROOT / "accelerate_configs").glob("*.yaml")}
 
 
-@pytest.mark.parametrize("folder", ["configs", "a folder: with #"])
-def test_the_yaml_names_its_json_from_the_working_folder(machine, folder):
+FOLDERS = ["configs", "a folder: with #", 'it\'s "here"', "$HOME", "[a, b]", "-x", "ü\u3000é"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_yaml_finds_its_json_beside_it_from_any_folder(machine, monkeypatch, tmp_path, folder):
     paths = write_setup("zero2", folder)
     assert paths == [os.path.join(folder, "zero2.yaml"), os.path.join(folder, "zero2.json")]
     with open(paths[0], encoding="utf-8") as file:
-        assert yaml.safe_load(file)["deepspeed_config"]["deepspeed_config_file"] == paths[1]
+        assert yaml.safe_load(file)["deepspeed_config"]["deepspeed_config_file"] == "zero2.json"
+    for start in (tmp_path, tmp_path / folder, tmp_path.parent):
+        monkeypatch.chdir(start)
+        report = check({}, config_file=os.path.relpath(tmp_path / paths[0]))
+        assert (list(report.errors), report.setup["strategy"]["value"]) == ([], "zero2")
+        assert report.setup["strategy"]["origin"].startswith(os.path.relpath(tmp_path / paths[1]))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("name", ["ddp", "zero2"])
+def test_the_commands_in_the_files_are_as_a_shell_takes_them(machine, folder, name):
+    yaml_file, json_file = write_setup(name, folder)
+    with open(yaml_file, encoding="utf-8") as file:
+        lines = [line.removeprefix("#").strip() for line in file if "SCRIPT" in line or "--deepspeed_config" in line]
+    with open(json_file, encoding="utf-8") as file:
+        lines.append(json.load(file)["_start"])
+    named = [shlex.split(line[line.index("--") :])[-2 if line.endswith("SCRIPT") else -1] for line in lines]
+    assert len(named) == (4 if name == "ddp" else 3)
+    assert {os.path.normpath(path) for path in named} == {yaml_file, json_file}
+    assert [path for path in named if path.startswith("-")] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("a\udcff", "its name is not UTF-8, and the files tell it"),
+        *(
+            (f"a{letter}b", f"its name has the character U+{ord(letter):04X}, and the files tell it in a comment")
+            for letter in "\n\r\t\0\x1b\x7f\x85\u2028\u2029\ufffe"
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["single", "zero2"])
+def test_a_folder_that_the_comments_cannot_tell_is_refused(machine, name, folder, reason):
+    assert list(refused(name, folder)) == [f"--output_dir: {folder!r}: {reason}; name another folder"]
+    assert os.listdir() == []
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,18 @@ def refused(path, content):
     ("content", "line"),
     [
         (b'{"train_batch_size": 8,\n "train_batch_size": 16}', "stands twice, at line 1 and at line 2 column 2;"),
-        (b'{"zero_optimization": {"stage": 1,\n "stage": 2}}', "zero_optimization.stage: 'zero_optimization.stage'"),
+        (b'{"zero_optimization": {"stage": 1,\n "stage": 2}}', "zero_optimization.stage: 2: stands twice"),
         (b"", "a.json: '': the file is empty (line 1 column 1);"),
         (b"// a comment alone", "the file is empty (line 1 column 1);"),
         (b"[1,2]", "expected an object at line 1 column 1, got list;"),
-        (b"8", "expected an object at line 1 column 1, got int;"),
+        (b"8", "8: expected an object at line 1 column 1, got integer;"),
+        (b"null", "None: expected an object at line 1 column 1, got null;"),
+        (b"true", "True: expected an object at line 1 column 1, got boolean;"),
+        (b'"a"', "'a': expected an object at line 1 column 1, got string;"),
+        (b"1.5", "1.5: expected an object at line 1 column 1, got number;"),
+        (b"// one\n\n  null", "expected an object at line 3 column 3, got null;"),
+        (b'{"a": 1}\x00', "Extra data at line 1 column 9;"),
+        (b'{"a": 1,\n "b\x00": 2}', "Invalid control character at line 2 column 4;"),
         (b'{\n"gradient_clipping": NaN}', "a.json: gradient_clipping: 'NaN': is not JSON at line 2 column 22;"),
         (b'{"gradient_clipping": -Infinity}', "'-Infinity': is not JSON at line 1 column 23;"),
         (b'{"a":\n ' + b"1" * 300 + b"}", "(300 characters)': is more than 64 bits hold at line 2 column 2;"),
@@ -51,8 +58,8 @@ def test_everything_that_stands_twice_is_told_at_once_with_its_line(tmp_path):
     content = b'{"a": {"b": 1, "c": {}, "b": 2},\n "d": [{"e": 1, "e": 2}],\n "a": NaN}'
     assert refused(tmp_path / "a.json", content) == [
         "a.json: a.b: 'a.b': stands twice, at line 1 and at line 1 column 25; keep one",
-        "a.json: d.0.e: 'd.0.e': stands twice, at line 2 and at line 2 column 17; keep one",
-        "a.json: a: 'a': stands twice, at line 1 and at line 3 column 2; keep one",
+        "a.json: d.0.e: 2: stands twice, at line 2 and at line 2 column 17; keep one",
+        "a.json: a: nan: stands twice, at line 1 and at line 3 column 2; keep one",
         "a.json: a: 'NaN': is not JSON at line 3 column 7; write a finite number",
     ]
 
@@ -95,7 +102,15 @@ def test_a_fault_tells_its_parts(tmp_path):
         "file": str(tmp_path / "a.json"),
         "line": 4,
         "key": "a",
-        "value": "a",
+        "value": 2,
         "reason": "stands twice, at line 2 and at line 4 column 1",
         "remedy": "keep one",
     }
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
+    (tmp_path / "a.json").write_bytes(b'{\n "a": "\xff"}')
+    with pytest.raises(UserError) as caught:
+        read_json(str(tmp_path / "a.json"))
+    (line,) = caught.value.lines
+    assert (line.where.line, line.reason) == (2, "unreadable: byte 0xff at line 2 column 8 is not UTF-8")

@@ -273,3 +273,20 @@ def test_a_users_default_file_counts_as_given(write, tmp_path):
     assert "default_config.yaml: num_processes: 2: asked for 2 processes" in line
     parent.insert(3, "--cpu")
     assert setup(SIMPLE | {"HF_HOME": str(tmp_path)}, parent=parent).strategy == "single"
+
+
+def test_two_jsons_of_one_name_that_differ_are_refused(write, tmp_path):
+    (tmp_path / "configs").mkdir()
+    text = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: a.json}\n"
+    (tmp_path / "configs" / "a.yaml").write_text(text)
+    (tmp_path / "configs" / "a.json").write_text('{"zero_optimization": {"stage": 2}}')
+    asked = {"environ": {"CUDA_VISIBLE_DEVICES": ""}, "config_file": "configs/a.yaml"}
+    assert check(**asked).setup["strategy"]["value"] == "zero2"
+    write("a.json", zero(3))
+    (line,) = check(**asked).errors
+    assert line == (
+        f"configs/a.yaml: deepspeed_config.deepspeed_config_file: 'a.json': one stands in {tmp_path}, another one "
+        "beside configs/a.yaml, and they differ; name the one that is meant with its folder"
+    )
+    write("a.json", zero(2))
+    assert check(**asked).errors == ()

@@ -2,11 +2,13 @@
 
 import inspect
 from dataclasses import replace
+from types import SimpleNamespace
 
 import deepspeed
 import pytest
 import torch
 from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from deepspeed.runtime.engine import DeepSpeedEngine
 from launched import DEEPSPEED, TORCHRUN, refused, setup, zero
 
 import toolkit
@@ -93,6 +95,56 @@ def test_the_defaults_are_those_of_the_installed_classes(kind):
         options
     )
     assert (theirs["lr"], theirs["weight_decay"], theirs.get("momentum", 0)) == (1e-3, 0, 0)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("kind", "params", "theirs"),
+    [
+        ("AdamW", {"torch_adam": True}, torch.optim.AdamW),
+        ("adam", {"torch_adam": True}, torch.optim.AdamW),
+        ("Adam", {"torch_adam": True, "adam_w_mode": True}, torch.optim.AdamW),
+        ("Adam", {"torch_adam": True, "adam_w_mode": False}, torch.optim.Adam),
+        ("AdamW", {"torch_adam": False}, FusedAdam),
+        ("Adam", {"adam_w_mode": False}, FusedAdam),
+        ("SGD", {}, torch.optim.SGD),
+    ],
+)
+def test_the_defaults_are_those_of_the_class_that_deepspeed_takes(write, kind, params, theirs, stage):
+    adam_w_mode = kind.lower() == "adamw" or params.get("adam_w_mode", True)
+    if theirs is not torch.optim.SGD:
+        engine = SimpleNamespace(zero_use_cpu_optimizer=lambda: False)
+        taken = DeepSpeedEngine.get_optimizer_configuration(engine, dict(params), adam_w_mode)[0]
+        assert taken is theirs
+    right = {name: each.default for name, each in inspect.signature(theirs.__init__).parameters.items()}
+    got = with_optimizer(write, kind, stage=stage, defaults=SCRIPT | {"weight_decay": 0.3}, **params)
+    assert (got.learning_rate, got.weight_decay) == (right["lr"], right["weight_decay"])
+    assert (got.weight_decay == 0.01) == (theirs is torch.optim.AdamW)
+    whose = "torch's default, which torch_adam takes" if params.get("torch_adam") else "DeepSpeed's default"
+    assert got.origins["weight_decay"] == f"a.json: optimizer.params.weight_decay ({whose})"
+    if "betas" in right:
+        assert got.optimizer_options == {"betas": list(right["betas"]), "eps": right["eps"]}
+
+
+def test_offload_takes_deepspeeds_own_adam_unless_torchs_is_asked_for(write):
+    engine = SimpleNamespace(zero_use_cpu_optimizer=lambda: True, zenflow=None, bf16_optimizer_states=lambda: False)
+    taken = [
+        DeepSpeedEngine.get_optimizer_configuration(engine, {"torch_adam": asked}, True)[0] for asked in (False, True)
+    ]
+    assert taken == [DeepSpeedCPUAdam, torch.optim.AdamW]
+    offload = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    for asked, decay in ((False, 0.0), (True, 0.01)):
+        section = {"type": "AdamW", "params": {"torch_adam": asked}}
+        path = write("a.json", {"zero_optimization": offload, "optimizer": section})
+        assert setup(TORCHRUN, "--deepspeed_config", path).weight_decay == decay
+
+
+def test_torch_adams_decay_yields_to_the_user_and_the_file(write):
+    typed = with_optimizer(write, "AdamW", "--weight_decay", "0.5", torch_adam=True)
+    assert (typed.weight_decay, typed.origins["weight_decay"]) == (0.5, "--weight_decay")
+    assert with_optimizer(write, "AdamW", torch_adam=True, weight_decay=0.2).weight_decay == 0.2
+    auto = with_optimizer(write, "AdamW", torch_adam=True, weight_decay="auto", defaults=SCRIPT | {"weight_decay": 0.3})
+    assert auto.weight_decay == 0.3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.setup import accelerate_keys, schema
-from toolkit.setup.dsjson import EXPECTED
+from toolkit.setup.value_kinds import EXPECTED
 
 ROOT = Path(__file__).parents[2]
 

@@ -30,7 +30,14 @@ def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
         (b"", "'': the file is empty (line 1 column 1); run `accelerate config` or copy a preset"),
         (b"# nothing\n", "'': the file is empty (line 1 column 1); run `accelerate config` or copy a preset"),
         (b"- a\n", "['a']: expected a mapping of keys at line 1 column 1, got list; write key: value"),
-        (b"NO\n", "False: expected a mapping of keys at line 1 column 1, got bool; write key: value"),
+        (b"NO\n", "False: expected a mapping of keys at line 1 column 1, got boolean; write key: value"),
+        (b"null\n", "None: expected a mapping of keys at line 1 column 1, got null; write key: value"),
+        (b"# a\n\n  3\n", "3: expected a mapping of keys at line 3 column 3, got integer; write key: value"),
+        (
+            b"a: 1\nb: \x00\n",
+            "'unreadable': character 0x0000 has no place in YAML, at line 2 column 4; "
+            "correct it, or run `accelerate config`",
+        ),
         (
             b"a: 1\nb: [1\n",
             "'unreadable': not YAML: expected ',' or ']', but got '<stream end>' at line 3 column 1; "
@@ -70,8 +77,8 @@ def test_keys_that_stand_twice_are_all_told(write):
     text = MULTI + "num_processes: 4\ndeepspeed_config:\n  zero_stage: 2\n  zero_stage: 3\n"
     found = refused(write, text)
     assert found == [
-        "a.yaml: num_processes: 'num_processes': stands twice, at lines 2 and 3; keep one",
-        "a.yaml: deepspeed_config.zero_stage: 'zero_stage': stands twice, at lines 5 and 6; keep one",
+        "a.yaml: num_processes: '4': stands twice, at lines 2 and 3; keep one",
+        "a.yaml: deepspeed_config.zero_stage: '3': stands twice, at lines 5 and 6; keep one",
     ]
     assert [(line.where.key, line.where.line) for line in found] == [
         ("num_processes", 3),

@@ -61,7 +61,35 @@ def refused(write, text):
             "dynamo_backend: False: YAML reads NO without quotes as false, and Accelerate fails on that; "
             "write 'NO' in quotes",
         ),
-        ("deepspeed_config: 3", "deepspeed_config: 3: expected mapping of keys, got integer 3; correct the value"),
+        (
+            "deepspeed_config: [a]",
+            "deepspeed_config: ['a']: expected mapping of keys, got list [\"a\"]; correct the value",
+        ),
+        (
+            "deepspeed_config: 3",
+            "deepspeed_config: 3: expected mapping of keys, got integer 3; "
+            "write `deepspeed_config:` with `zero_stage: 3` under it",
+        ),
+        (
+            "deepspeed_config: z2.json",
+            "deepspeed_config: 'z2.json': expected mapping of keys, got string \"z2.json\"; "
+            "write `deepspeed_config:` with `deepspeed_config_file: z2.json` under it",
+        ),
+        ("deepspeed_config: ''", "deepspeed_config: '': expected mapping of keys, got string \"\"; remove it"),
+        (
+            "dynamo_config: inductor",
+            "dynamo_config: 'inductor': expected mapping of keys, got string \"inductor\"; "
+            "write `dynamo_config:` with `dynamo_backend: inductor` under it",
+        ),
+        (
+            "fsdp_config: 2",
+            "fsdp_config: 2: expected mapping of keys, got integer 2; remove it, not supported yet",
+        ),
+        (
+            "num_machines: {2020-01-01: 1}",
+            f"num_machines: {{datetime.date(2020, 1, 1): 1}}: {_POSITIVE}, "
+            "got object {datetime.date(2020, 1, 1): 1}; correct the value",
+        ),
         (
             "compute_environment: AMAZON_SAGEMAKER",
             "compute_environment: 'AMAZON_SAGEMAKER': not supported yet; write LOCAL_MACHINE",
@@ -183,7 +211,7 @@ def test_the_processes_of_an_mpirun_that_is_refused_are_not_counted(write):
 
 
 def test_machines_and_processes_must_fit(write):
-    text = "distributed_type: MULTI_GPU\nnum_processes: 5\nnum_machines: 2\nmachine_rank: 2\n"
+    text = "distributed_type: MULTI_GPU\nnum_processes: 5\nnum_machines: 2\nmachine_rank: 2\nmain_process_ip: a\n"
     assert refused(write, text) == [
         "a.yaml: machine_rank: 2: not one of 2 machines; give 0 to 1",
         "a.yaml: num_processes: 5: 5 processes do not divide into 2 machines (a.yaml: num_machines); "
@@ -206,3 +234,15 @@ def test_all_mistakes_are_told_at_once_and_what_passes_is_kept(write):
         "num_processes": 2,
         "deepspeed_config": {"gradient_clipping": 0.5},
     }
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [("0x" + "f" * 5000, "0xffffffff... (5002 characters)"), ("1" + ":59" * 20, "1:59:59:59... (61 characters)"),
+     (str(2**63), "9223372036854775808")],
+)  # fmt: skip
+def test_a_number_of_more_than_64_bits_is_refused_with_its_place(tmp_path, number, shown):
+    (tmp_path / "a.yaml").write_text(f"distributed_type: MULTI_GPU\nnum_processes: {number}\n")
+    (line,) = read_yaml(str(tmp_path / "a.yaml")).faults
+    assert (line.where.line, line.value) == (2, shown)
+    assert line.reason == "is more than 64 bits hold at line 2 column 16"

@@ -8,7 +8,10 @@ from typing import Any
 
 from toolkit.errors import Place, fault
 from toolkit.setup import schema
-from toolkit.setup.dsjson import EXPECTED, came, is_kind, nearest, switches_nothing_on, unquoted
+from toolkit.setup.dsjson import switches_nothing_on
+from toolkit.setup.shorthand import meant_field
+from toolkit.setup.value_kinds import EXPECTED, is_kind, unquoted
+from toolkit.setup.words import came, closest, nearest
 
 _DATA: dict[str, Any] = json.loads((Path(__file__).parent / "schemas" / "accelerate.json").read_text(encoding="utf-8"))
 VERSION: str = _DATA["version"]
@@ -104,7 +107,8 @@ def check_settings(file: AccelerateFile) -> dict[str, Any]:
         remedy = "remove it, and start with torchrun on each machine"
         file.refuse("mpirun_config.mpirun_hostfile", hosts, "mpirun is not supported yet", remedy)
         settings.pop("num_processes", None)  # how many it would start is no further mistake
-    _check_together(file, settings)
+    if settings.get("downcast_bf16") not in (None, False, "no", "NO", "false"):
+        file.refuse("downcast_bf16", settings["downcast_bf16"], "it acts on TPUs alone", "remove it")
     return settings
 
 
@@ -206,23 +210,6 @@ def _section(file: AccelerateFile, section: str, values: dict[Any, Any]) -> dict
     return passed
 
 
-def _check_together(file: AccelerateFile, settings: Mapping[str, Any]) -> None:
-    machines, rank, processes = (settings.get(name) for name in ("num_machines", "machine_rank", "num_processes"))
-    if rank is not None and rank >= (machines or 1):
-        file.refuse("machine_rank", rank, f"not one of {machines or 1} machines", f"give 0 to {(machines or 1) - 1}")
-    if processes is not None and processes % (machines or 1):
-        reason = f"{processes} processes do not divide into {machines} machines ({file.where('num_machines')})"
-        file.refuse("num_processes", processes, reason, f"write a multiple of {machines}")
-    ids = settings.get("gpu_ids")
-    if ids not in (None, "all") and settings.get("distributed_type") == "MULTI_GPU" and (machines or 1) == 1:
-        if len(ids.split(",")) < 2:
-            file.refuse("gpu_ids", ids, "Accelerate wants two or more for MULTI_GPU", "write all, or two or more ids")
-    if (port := settings.get("main_process_port")) is not None and port > 65535:
-        file.refuse("main_process_port", port, "ports end at 65535", "write a smaller number, 0 finds a free one")
-    if settings.get("downcast_bf16") not in (None, False, "no", "NO", "false"):
-        file.refuse("downcast_bf16", settings["downcast_bf16"], "it acts on TPUs alone", "remove it")
-
-
 def _wrong_type(file: AccelerateFile, key: str, value: Any, kind: str) -> None:
     remedy = "correct the value"
     if isinstance(value, str) and (right := unquoted(value, kind)) is not None:
@@ -231,6 +218,8 @@ def _wrong_type(file: AccelerateFile, key: str, value: Any, kind: str) -> None:
         remedy = f"write '{value}' in quotes"
     elif isinstance(value, float) and value.is_integer() and kind in ("positive", "whole"):
         remedy = f"write {value:.0f}"
+    elif kind == "object":
+        remedy = meant_field(key, value) or remedy
     expected = "mapping of keys" if kind == "object" else EXPECTED[kind]
     file.refuse(key, value, f"expected {expected}, got {came(value)}", remedy)
 
@@ -241,7 +230,8 @@ def _remedy(name: str, section: str) -> str:
     homes = [place for place, keys in SECTIONS.items() if name in keys and place != section]
     if name in _REMOVED:
         return f"remove it, Accelerate {VERSION} has it no more"
-    if close := nearest(name, known, 0.9):
+    likeness, close = closest(name, known)
+    if likeness >= 0.9:
         return close
     if name in _KINDS:
         return f"{name} belongs at the top level"
@@ -251,4 +241,4 @@ def _remedy(name: str, section: str) -> str:
         return f"{name} belongs in DeepSpeed's JSON, which deepspeed_config.deepspeed_config_file names"
     if name in OPTIONS:
         return f"give accelerate launch --{name}"
-    return nearest(name, known) or "remove it"
+    return close or "remove it"

@@ -4,9 +4,7 @@ DeepSpeed itself reads hjson (comments, trailing commas), Accelerate reads json 
 """
 
 import copy
-import difflib
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,17 +12,11 @@ from typing import Any
 from toolkit.errors import Place, fault
 from toolkit.setup import schema
 from toolkit.setup.jsonfile import read_json
+from toolkit.setup.shorthand import meant
+from toolkit.setup.value_kinds import EXPECTED, is_kind, unquoted
+from toolkit.setup.words import came, closest
+from toolkit.setup.words import nearest as nearest  # for those that read it from here
 
-EXPECTED = {
-    "positive": "integer of 1 or more",
-    "whole": "integer of 0 or more",
-    "integer": "integer",
-    "number": "number of 0 or more",
-    "bool": "true or false",
-    "text": "string",
-    "list": "list",
-    "object": "object",
-}
 # Sections whose keys are the parameters of the class that `type` names.
 PARAMS: dict[str, dict[str, schema.Keys]] = {
     "optimizer.params": {name: schema.OPTIMIZER_PARAMS[name] for name in schema.OPTIMIZERS},
@@ -117,7 +109,8 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys, ta
     where, name = file.where(key), key.rpartition(".")[2]
     if key in schema.REMOVED:
         reason = f"DeepSpeed {schema.VERSION} has removed this feature and rejects the key"
-        return [fault(where, value, reason, schema.REMOVED[key])]
+        # What is switched off has nothing that could take its place.
+        return [fault(where, value, reason, "remove it" if switches_nothing_on(value) else schema.REMOVED[key])]
     if key in schema.RENAMED:
         return [fault(where, value, "an older name", f"write {schema.RENAMED[key]}")]
     if name not in known:
@@ -133,7 +126,8 @@ def _check_key(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys, ta
     if value == "auto" and (key in schema.AUTO or not taken):
         return faults
     if value == "auto" and kind != "any":
-        return [fault(where, value, 'there is no rule for "auto" here', "write a value or remove the key")]
+        remedy = meant(key, value, keys_in(file, key) or {}) or "write a value or remove the key"
+        return [fault(where, value, 'there is no rule for "auto" here', remedy)]
     if not is_kind(value, kind):
         return faults or [_wrong_type(file, key, value, kind)]
     if key in schema.FIXED and value != schema.FIXED[key][0]:
@@ -179,45 +173,13 @@ def switches_nothing_on(section: Any, known: schema.Keys | None = None) -> bool:
     )
 
 
-def is_kind(value: Any, kind: str) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    match kind:
-        case "positive" | "whole" | "integer":
-            whole = number and abs(value) <= schema.LARGEST and value == int(value)
-            return whole and value >= {"positive": 1, "whole": 0}.get(kind, value)
-        case "number":
-            return number and 0 <= value <= sys.float_info.max
-        case "any":
-            return True
-        case "object":
-            return isinstance(value, Mapping)
-    return isinstance(value, {"bool": bool, "text": str, "list": list}[kind])
-
-
 def _wrong_type(file: DeepSpeedFile, key: str, value: Any, kind: str) -> str:
     remedy = "write a value or remove the key" if value is None else "correct the value"
     if isinstance(value, str) and (right := unquoted(value, kind)) is not None:
         remedy = f"write {json.dumps(right)}, without quotes"
-    elif kind == "object" and isinstance(value, bool) and "enabled" in (keys_in(file, key) or {}):
-        remedy = f'write {{"enabled": {json.dumps(value)}}}'
+    elif kind == "object":
+        remedy = meant(key, value, keys_in(file, key) or {}) or remedy
     return fault(file.where(key), value, f"expected {EXPECTED[kind]}, got {came(value)}", remedy)
-
-
-def unquoted(text: str, kind: str) -> Any:
-    """What a value in quotes was meant to be; None where it is not of the kind without them either."""
-    try:
-        value = json.loads(text.lower(), parse_constant=lambda name: None)
-    except (ValueError, RecursionError):
-        return None
-    if kind in ("text", "any") or not is_kind(value, kind):
-        return None
-    return int(value) if kind in ("positive", "whole", "integer") else value
-
-
-def came(value: Any) -> str:
-    """A value with its type in words: integer 0, string "4", null."""
-    got = {str: "string", bool: "boolean", dict: "object", list: "list", int: "integer", float: "number"}
-    return "null" if value is None else f"{got.get(type(value), 'value')} {json.dumps(value, default=str)}"
 
 
 def _unknown(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys) -> str:
@@ -228,23 +190,27 @@ def _unknown(file: DeepSpeedFile, key: str, value: Any, known: schema.Keys) -> s
     if owners:
         reason = f"{file.get('scheduler.type')} has none, only {' and '.join(owners)}"
         return fault(where, value, reason, "remove it, or choose that schedule")
-    if close := nearest(name, known, 0.9):
+    likeness, close = closest(name, known)
+    if likeness >= 0.9:
         return fault(where, value, reason, close)
     if name in schema.SECTIONS[""]:
         return fault(where, value, reason, f"{name} belongs at the top level")
-    every = schema.SECTIONS | {place: _union(kinds) for place, kinds in PARAMS.items()}
-    homes = [place for place, keys in every.items() if name in keys and place not in ("", section)]
+    homes = [place for place in _HOMES.get(name, ()) if place != section]
     homes = [place for place in homes if place.partition(".")[0] not in schema.NOT_TAKEN] or homes
     if 0 < len(homes) <= 2:
         return fault(where, value, reason, f"{name} belongs under {' or '.join(homes)}")
-    return fault(where, value, reason, schema.ELSEWHERE.get(name) or nearest(name, known) or "remove it")
+    return fault(where, value, reason, schema.ELSEWHERE.get(name) or close or "remove it")
 
 
-def nearest(name: str, names: Iterable[str], cutoff: float = 0.7) -> str:
-    """ "did you mean x?", or "" where nothing is near."""
-    forms = {each.lower().replace("-", "_"): each for each in names}
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), forms, n=1, cutoff=cutoff)
-    return f"did you mean {forms[close[0]]}?" if close else ""
+def _sections_of_each() -> dict[str, list[str]]:
+    homes: dict[str, list[str]] = {}
+    for place, keys in (schema.SECTIONS | {place: _union(kinds) for place, kinds in PARAMS.items()}).items():
+        for name in keys if place else ():
+            homes.setdefault(name, []).append(place)
+    return homes
+
+
+_HOMES = _sections_of_each()  # the sections below the top level that have a key of this name
 
 
 def plain_config(file: DeepSpeedFile, settled: Mapping[str, Any]) -> dict[str, Any]:

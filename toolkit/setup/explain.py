@@ -9,9 +9,10 @@ from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup import schema
-from toolkit.setup.dsjson import nearest
 from toolkit.setup.launcher import INLINE
+from toolkit.setup.machines import OPTION_ALONE
 from toolkit.setup.schedule import SCHEDULERS
+from toolkit.setup.words import nearest
 
 _FOLDER = Path(__file__).parent / "schemas"
 # Beginnings of Accelerate's names for ways to train that this version does not have.
@@ -96,6 +97,12 @@ SAME: tuple[Same, ...] = (
     *(_inline(name, _WITH_ARGUMENT.get(name, "")) for name in INLINE),
 )
 
+# Options of `oneloop check`.
+_CHECK = {
+    "num_processes": Same("the ranks of a hostfile must be as many; it wins over the YAML"),
+    "hostfile": Same("--num_processes, or that of the YAML, must be as many as its slots"),
+}
+
 
 def explain(key: str) -> str:
     """One block of lines for each place that knows the key: argument, DeepSpeed's JSON, Accelerate's YAML, launch.
@@ -140,12 +147,17 @@ def _blocks() -> Iterator[tuple[str, str]]:
         # -1 is Accelerate's word for a number of processes that nobody gave.
         default = _shown(None if kind.get("default") == -1 else kind.get("default"))
         text = meanings["accelerate"][path.rpartition(".")[2]]
-        yield path, _block(f"{path} in the YAML", text, default, _others("fields", path), _not_yet(path))
+        yield path, _block(f"{path} in the YAML", text, default, _others("fields", path), _of_accelerate(path))
     names = {path.rpartition(".")[2] for path in fields}
     for name in accelerate["options"]:
         if name not in names:
             text = meanings["accelerate"][name]
-            yield name, _block(f"accelerate launch --{name}", text, "none", _others("options", name), _not_yet(name))
+            yield (
+                name,
+                _block(f"accelerate launch --{name}", text, "none", _others("options", name), _of_accelerate(name)),
+            )
+    for name, text in meanings["check"].items():
+        yield name, _block(f"oneloop check --{name}", text, "none", _CHECK.get(name))
 
 
 def _block(title: str, meaning: str, default: str, same: Same | None, here: str = "") -> str:
@@ -223,7 +235,9 @@ def _here(path: str) -> str:
     return f'"auto" is {_AUTO.get(path, argument)}'
 
 
-def _not_yet(path: str) -> str:
+def _of_accelerate(path: str) -> str:
+    if path in OPTION_ALONE:
+        return f"Accelerate {_accelerate()['version']} does not take it from the YAML, from the option alone"
     return "not supported yet: refused where it switches something on" if path.startswith(_NOT_YET) else ""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import Place, UserError, fault
+from toolkit.setup.words import type_of
 
 LARGEST = 2**63 - 1  # of any integer: what 64 bits hold
 
@@ -39,14 +40,16 @@ def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         reason = "nested too deep"
         raise UserError(fault(Place(path), text[:20] + "...", reason, "write a configuration")) from None
     except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1].strip()
+        shown = text.split("\n")[error.lineno - 1].strip()
         reason = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
         remedy = "write JSON: double quotes, a comma between two keys"
-        raise UserError(fault(Place(path, line=error.lineno), line, reason, remedy)) from None
+        raise UserError(fault(Place(path, line=error.lineno), shown, reason, remedy)) from None
     if not isinstance(config, dict):
-        reason = f"expected an object at line 1 column 1, got {type(config).__name__}"
-        raise UserError(fault(Place(path, line=1), config, reason, 'write {"key": value}'))
-    lines, faults = _keys(path, plain)
+        before = plain[: len(plain) - len(plain.lstrip())]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        reason = f"expected an object at line {line} column {column}, got {type_of(config)}"
+        raise UserError(fault(Place(path, line=line), config, reason, 'write {"key": value}'))
+    lines, faults = _keys(path, plain, config)
     if faults:
         raise UserError(*faults)
     return config, lines
@@ -61,9 +64,10 @@ def read_text(path: str) -> str:
         raise UserError(fault(Place(path), "no such file", reason, "give the path of a file")) from None
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
-        start = f"line {before.count(10) + 1} column {error.start - before.rfind(10)}"
+        line = before.count(10) + 1
+        start = f"line {line} column {error.start - before.rfind(10)}"
         reason = f"unreadable: byte 0x{error.object[error.start]:02x} at {start} is not UTF-8"
-        raise UserError(fault(Place(path), "not text", reason, "save it as UTF-8 text")) from None
+        raise UserError(fault(Place(path, line=line), "not text", reason, "save it as UTF-8 text")) from None
     except (OSError, ValueError) as error:
         reason = f"unreadable: {getattr(error, 'strerror', None) or error}"
         raise UserError(fault(Place(path), "no file", reason, "give the path of a readable file")) from None
@@ -82,7 +86,7 @@ def _integer(text: str) -> int:
     return int(text) if len(text) <= 20 else LARGEST + 1
 
 
-def _keys(path: str, text: str) -> tuple[dict[str, int], list[str]]:
+def _keys(path: str, text: str, config: Any) -> tuple[dict[str, int], list[str]]:
     """The line of each key in valid JSON, and a line for each key or value that is refused."""
     lines: dict[str, int] = {}
     faults: list[str] = []
@@ -93,7 +97,9 @@ def _keys(path: str, text: str) -> tuple[dict[str, int], list[str]]:
         where = Place(path, key, line)
         if previous is not None:
             if previous and not key.rpartition(".")[2].startswith("_"):
-                faults.append(fault(where, key, f"stands twice, at line {lines[key]} and at {spot}", "keep one"))
+                faults.append(
+                    fault(where, _at(config, key), f"stands twice, at line {lines[key]} and at {spot}", "keep one")
+                )
             lines.setdefault(key, line)
         elif token in ("NaN", "Infinity", "-Infinity"):
             faults.append(fault(where, token, f"is not JSON at {spot}", "write a finite number"))
@@ -101,6 +107,18 @@ def _keys(path: str, text: str) -> tuple[dict[str, int], list[str]]:
             shown = token if len(token) <= 20 else f"{token[:10]}... ({len(token)} characters)"
             faults.append(fault(where, shown, f"is more than 64 bits hold at {spot}", "write a smaller number"))
     return lines, faults
+
+
+def _at(config: Any, key: str) -> Any:
+    """The value at a key path, the last of several; the path itself where a name has a dot."""
+    for name in key.split("."):
+        if isinstance(config, list) and name.isdecimal() and int(name) < len(config):
+            config = config[int(name)]
+        elif isinstance(config, dict) and name in config:
+            config = config[name]
+        else:
+            return key
+    return config
 
 
 def _walk(text: str) -> Iterator[tuple[str, str, int, bool | None]]:

@@ -5,6 +5,7 @@ Seen in the environments of the four ways to start (accelerate 1.15, deepspeed 0
 `deepspeed` sets CROSS_RANK and LOCAL_SIZE and adds --local_rank=N; torchrun sets TORCHELASTIC_RUN_ID.
 """
 
+import filecmp
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -120,7 +121,7 @@ def _accelerate(
 ) -> tuple[Launch, list[str]]:
     options = launch_options(parent, script)
     yaml = "" if options is None else options.get("config_file", "") or default_file(environ, options)
-    file = read_yaml(yaml) if yaml else AccelerateFile("")
+    file = read_yaml(yaml, options or {}) if yaml else AccelerateFile("")
     found, options = options is not None, options or {}
     unknown_place = "accelerate launch" if found else ENVIRONMENT
     fields, faults = file.settings.get("deepspeed_config") or {}, list(file.faults)
@@ -153,8 +154,9 @@ def _accelerate(
             inline[name] = Given(path, origin(name))
     json_file = None
     if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environ:
-        path = _beside(environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"], yaml)
-        json_file = Given(path, origin("deepspeed_config_file"))
+        named = environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]
+        json_file = Given(_beside(named, yaml), origin("deepspeed_config_file"))
+        faults += _two_files(named, yaml, json_file.origin)
     # A DeepSpeed launch drops the file's section.
     compiled = environ.get("ACCELERATE_DYNAMO_BACKEND", file.dynamo_backend).upper()
     if compiled != "NO":
@@ -255,6 +257,18 @@ def _beside(path: str, yaml: str) -> str:
     folder = os.path.dirname(os.path.abspath(yaml))
     others = [os.path.join(each, path) for each in (folder, os.path.dirname(folder))]
     return next((os.path.relpath(other) for other in others if os.path.isfile(other)), path)
+
+
+def _two_files(path: str, yaml: str, origin: str) -> list[str]:
+    """A line where the working folder and the YAML's have other files of that name: Accelerate takes the first."""
+    other = os.path.join(os.path.dirname(os.path.abspath(yaml)), path)
+    try:
+        if not yaml or os.path.isabs(path) or filecmp.cmp(path, other, shallow=False):
+            return []
+    except OSError:  # one of them is not there
+        return []
+    reason = f"one stands in {os.getcwd()}, another one beside {yaml}, and they differ"
+    return [fault(origin, path, reason, "name the one that is meant with its folder")]
 
 
 def _true(text: str | None) -> bool:

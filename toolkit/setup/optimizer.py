@@ -16,6 +16,9 @@ _TYPES = {"adam": "adam", "adamw": "adamw"}
 _TORCH_TYPES = {"SGD": "sgd"}
 # Each parameter that is a value of the setup, and what DeepSpeed's optimizers take where it is missing.
 _VALUES = {"lr": ("learning_rate", 1e-3), "weight_decay": ("weight_decay", 0.0), "momentum": ("momentum", 0.0)}
+# With torch_adam DeepSpeed takes torch's own two, whose other defaults are the same; its own, fused or for offload,
+# decay by 0.
+TORCH_ADAM = {("adamw", "weight_decay"): 1e-2}
 # The further numbers of each optimizer, torch's defaults and DeepSpeed's.
 _ADAM: dict[str, Any] = {"betas": [0.9, 0.999], "eps": 1e-8}
 OPTIONS: dict[str, dict[str, Any]] = {"sgd": {"dampening": 0.0, "nesterov": False}, "adam": _ADAM, "adamw": _ADAM}
@@ -48,12 +51,15 @@ def read_optimizer(
     kind = _kind(file, faults, notes)
     if kind is not None:
         written["optimizer"] = Given(kind, file.where("optimizer.type"))
+    torch_adam = params.get("torch_adam") is True
     for param, (name, default) in _VALUES.items():
         value, where = params.get(param), file.where(f"optimizer.params.{param}")
         if (number := _number(value)) is not None:
             written[name] = Given(number, where)
         elif param not in params and kind is not None and (param != "momentum" or kind == "sgd"):
-            missing[name] = Given(default, f"{where} (DeepSpeed's default)")
+            whose = "torch's default, which torch_adam takes" if torch_adam else "DeepSpeed's default"
+            default = TORCH_ADAM.get((kind, param), default) if torch_adam else default
+            missing[name] = Given(default, f"{where} ({whose})")
 
 
 def _kind(file: DeepSpeedFile, faults: list[str], notes: list[str]) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from toolkit.errors import fault
 from toolkit.setup import schema
-from toolkit.setup.dsjson import DeepSpeedFile, came
+from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.words import came
 
 _CPU = {"device": "cpu"}
 # Old switches: what true stands for under the new name; false stands for nothing.

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
+import unicodedata
 from typing import Any
 
 from toolkit.errors import UserError, fault
 from toolkit.setup.device import count_gpus
-from toolkit.setup.dsjson import nearest
+from toolkit.setup.words import nearest
 
 # What each setup is, for its first line.
 ABOUT = {
@@ -40,6 +42,7 @@ def write_setup(name: str, folder: str = ".", num_processes: int | None = None) 
     if name not in ABOUT:
         raise UserError(fault("SETUP", name, "unknown", nearest(name, ABOUT) or f"one of {', '.join(ABOUT)}"))
     ranks = _ranks(name, num_processes)
+    _check_folder(folder)
     yaml, config = (os.path.normpath(os.path.join(folder, f"{name}.{ending}")) for ending in ("yaml", "json"))
     texts = {yaml: _yaml(name, yaml, config, ranks)}
     if name != "single":
@@ -80,18 +83,34 @@ def _ranks(name: str, asked: int | None) -> int:
     return {"pipeline": 2, "pipeline_dp": gpus - gpus % 2}.get(name, gpus)
 
 
+def _check_folder(folder: str) -> None:
+    """Refuses a name that cannot stand in the files' comments: not UTF-8, or with characters that end a line."""
+    for letter in folder:
+        kind, remedy = unicodedata.category(letter), "name another folder"
+        if kind == "Cs":
+            raise UserError(fault("--output_dir", folder, "its name is not UTF-8, and the files tell it", remedy))
+        if kind in ("Cc", "Zl", "Zp") or letter in "\ufffe\uffff":
+            reason = f"its name has the character U+{ord(letter):04X}, and the files tell it in a comment"
+            raise UserError(fault("--output_dir", folder, reason, remedy))
+
+
+def _typed(path: str) -> str:
+    """A path as it is typed in a shell, where a first - would make it an option."""
+    return shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
+
+
 def _yaml(name: str, path: str, config: str, ranks: int) -> str:
     """Accelerate's file in the words of accelerate_configs/."""
     lines = [
         f"# {ABOUT[name]}",
-        f"#   accelerate launch --config_file {path} SCRIPT",
-        f"#   oneloop check --config_file {path} SCRIPT",
+        f"#   accelerate launch --config_file {_typed(path)} SCRIPT",
+        f"#   oneloop check --config_file {_typed(path)} SCRIPT",
         "compute_environment: LOCAL_MACHINE",
     ]
     if name in ("single", "ddp"):
         if name == "ddp":
             lines.append("# MULTI_GPU also starts CPU ranks on a machine without GPUs; MULTI_CPU starts one process.")
-            lines.append(f"# The same under the deepspeed launcher: --deepspeed_config {config}")
+            lines.append(f"# The same under the deepspeed launcher: --deepspeed_config {_typed(config)}")
         # In quotes: YAML reads a bare NO as false.
         lines.append(
             "distributed_type: " + ("'NO'  # in quotes, or YAML reads false" if name == "single" else "MULTI_GPU")
@@ -102,7 +121,7 @@ def _yaml(name: str, path: str, config: str, ranks: int) -> str:
             "distributed_type: DEEPSPEED",
             "deepspeed_config:",
             "  # Everything about the engine stands in this one file; the deepspeed launcher and torchrun take it too.",
-            f"  deepspeed_config_file: {json.dumps(config)}  # from the folder the run is started in",
+            f"  deepspeed_config_file: {name}.json  # in the folder the run is started in, else beside this file",
             "  zero3_init_flag: false  # the script's model is built whole, then sharded",
         ]
         precision = [
@@ -126,7 +145,7 @@ def _json(name: str, path: str, ranks: int) -> str:
         ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
         "auto",
     )
-    start = f"deepspeed --num_gpus {ranks} SCRIPT --deepspeed_config {path}"
+    start = f"deepspeed --num_gpus {ranks} SCRIPT --deepspeed_config {_typed(path)}"
     content: dict[str, Any] = {"_": ABOUT[name], "_start": start, **_COMMENTS, **keys, "zero_optimization": zero}
     if pipeline:
         content["pipeline"] = {"stages": ranks if name == "pipeline" else 2, "partition": "parameters"}
