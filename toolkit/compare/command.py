@@ -14,9 +14,9 @@ from typing import Any
 from toolkit.compare.output import show, write_csv, write_json
 from toolkit.compare.page import write_page
 from toolkit.compare.runner import Interrupted, run_all
-from toolkit.compare.runs import DIFFERS, FAILED, REFERENCE, Comparison, Measured, Run, read_run
+from toolkit.compare.runs import FAILED, REFERENCE, Comparison, Measured, Run, read_run
 from toolkit.compare.setups import plan_starts
-from toolkit.compare.speed import add_costs, add_efficiencies
+from toolkit.compare.speed import with_costs, with_efficiencies
 from toolkit.compare.verdict import describe, judge
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
@@ -93,9 +93,8 @@ def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: 
             each = describe(run, REFERENCE)
         else:
             each = judge(run, reference)
-        add_costs(each, run)
-        measured.append(each)
-    add_efficiencies(measured, families)
+        measured.append(with_costs(each, run))
+    measured = with_efficiencies(measured, families)
     return Comparison(script, tuple(runs), tuple(measured), _environment(), tuple(notes))
 
 
@@ -120,4 +119,4 @@ def _tell(comparison: Comparison, folder: Path) -> int:
     write_page(comparison, folder / "report.html")
     show(comparison)
     say(f"report: {folder / 'report.html'}, compare.json and compare.csv beside it")
-    return 1 if any(each.verdict in (DIFFERS, FAILED) for each in comparison.measured) else 0
+    return 0 if comparison.alike else 1
