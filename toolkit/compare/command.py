@@ -11,13 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from toolkit.compare.output import show, write_csv, write_json
-from toolkit.compare.page import write_page
 from toolkit.compare.runner import Interrupted, run_all
 from toolkit.compare.runs import FAILED, REFERENCE, Comparison, Measured, Run, read_run
 from toolkit.compare.setups import plan_starts
-from toolkit.compare.speed import with_costs, with_efficiencies
-from toolkit.compare.verdict import describe, judge
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
@@ -37,8 +33,9 @@ def compare_setups(
     """
     name = f"compare-{Path(script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
     folder = output_dir if output_dir is not None else Path("runs", name)
-    _claim(folder)
+    _check_new(folder)
     starts, notes = plan_starts(script, setups, num_processes, steps, folder, script_arguments)
+    _make(folder)
     for note in notes:
         say(note)
     runs: list[Run] = []
@@ -58,7 +55,8 @@ def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
     """The same of runs that were there; the first is the reference."""
     runs = [read_run(folder) for folder in folders]
     folder = output_dir if output_dir is not None else Path("runs", f"compare-{datetime.now():%Y%m%d-%H%M%S}")
-    _claim(folder)
+    _check_new(folder)
+    _make(folder)
     labels = [run.label for run in runs]
     runs = [
         Run(f"{run.label} ({labels[:n].count(run.label) + 1})" if run.label in labels[:n] else run.label, run.folder,
@@ -68,19 +66,24 @@ def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
     return _tell(_compared("", runs, [run.label for run in runs], []), folder)
 
 
-def _claim(folder: Path) -> None:
+def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            fault("--output_dir", str(folder), f"cannot be made ({error.strerror})", "name another folder")
-        ) from None
+        line = fault("--output_dir", str(folder), f"cannot be made ({error.strerror})", "name another folder")
+        raise UserError(line) from None
 
 
 def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str]) -> Comparison:
     """Everything measured against the first run that is whole."""
+    from toolkit.compare.speed import with_costs, with_efficiencies
+    from toolkit.compare.verdict import describe, judge
+
     reference = next((run for run in runs if not run.errors), None)
     notes = list(notes)
     if reference is not None and reference is not runs[0]:
@@ -114,6 +117,9 @@ def _environment() -> dict[str, Any]:
 
 
 def _tell(comparison: Comparison, folder: Path) -> int:
+    from toolkit.compare.output import show, write_csv, write_json
+    from toolkit.compare.page import write_page
+
     write_json(comparison, folder / "compare.json")
     write_csv(comparison, folder / "compare.csv")
     write_page(comparison, folder / "report.html")

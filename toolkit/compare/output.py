@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def show(comparison: Comparison) -> None:
             cost.add_row(*map(_cell, _cost(each)))
     console.print(alike)
     console.print(cost)
+    for note in comparison.notes:
+        console.print(Text(f"note: {note}"))
     for each in comparison.measured:
         if each.cause:
             console.print(Text(f"{each.label} {_verdict(each)}: {each.cause}"))
@@ -95,7 +98,16 @@ def write_json(comparison: Comparison, path: Path) -> None:
         "notes": comparison.notes,
         "setups": [{**asdict(each), "folder": str(run.folder)} for run, each in comparison.pairs()],
     }
-    path.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_finite(told), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, which is how far a loss that is not finite is from one that is: its text instead."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:

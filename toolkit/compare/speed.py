@@ -54,12 +54,14 @@ def idle_shares(stages: dict[str, Any], micro_batches: int) -> dict[str, Any]:
     """`idle`, `idle_even` and `idle_bound` of `Measured`.
 
     With p stages and m micro-batches, (p - 1) / (m + p - 1) is GPipe's bubble (Huang et al. 2019, section 2.3), which
-    the 1F1B schedule of DeepSpeed has too. Stages that take t_i a micro-batch, forward and backward together, take no
-    less than sum(t_i) + (m - 1) x max(t_i): one micro-batch passes all, the others follow at the slowest one's pace.
+    the 1F1B schedule of DeepSpeed has too. For stages that take t_i a micro-batch, forward and backward together, no
+    schedule is shorter than the longest of sum(t_i, i < s) + max(m x t_s, sum(t_i, i >= s)) over the stages s: what
+    comes before and after the work of s on the way of one micro-batch, and its own work, or the way on to the end.
     """
     working, whole = stages["working_seconds"], stages["step_seconds"]
     count, total = len(working), sum(working)
-    bound = (total + (micro_batches - 1) * max(working)) / micro_batches
+    lengths = [seconds / micro_batches for seconds in working]
+    bound = max(sum(lengths[:s]) + max(working[s], sum(lengths[s:])) for s in range(count))
     return {
         "idle": 1 - total / (count * whole),
         "idle_even": (count - 1) / (micro_batches + count - 1),
