@@ -91,6 +91,10 @@ CHECKED = [
     "oneloop check --explain gradient_clipping",
     "oneloop init zero3 --output_dir my_configs",
 ]
+COMPARED = (
+    "oneloop compare scripts/train_cnn.py --setups single ddp ds_configs/pipeline.json --steps 10 --output_dir compared "
+    "-- --max_train_samples 640 --max_eval_samples 256"
+)
 OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
 
 
@@ -157,7 +161,7 @@ def run(command: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], d
 
 
 def test_every_command_is_known_here() -> None:
-    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON, *CHECKED}
+    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON, *CHECKED, COMPARED}
 
 
 def test_markers_are_the_known_ones() -> None:
@@ -226,6 +230,15 @@ def test_a_command_is_checked_before_it_runs(newcomer: Path) -> None:
     assert (done.returncode, done.stdout.split()[1]) == (0, "zero3")
     done = run("oneloop check --json --config_file my_configs/zero3.yaml own_model.py --learning_rate 0.1", newcomer)[0]
     assert json.loads(done.stdout)["setup"]["learning_rate"]["overrode"] == "script's default 0.01"
+
+
+def test_setups_are_compared(newcomer: Path) -> None:
+    done, *_ = run(COMPARED, newcomer)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads((newcomer / "compared" / "compare.json").read_text(encoding="utf-8"))
+    assert [(row["label"], row["ranks"]) for row in told["setups"]] == [("single", 1), ("ddp", 2), ("pipeline.json", 2)]
+    assert {row["verdict"] for row in told["setups"][1:]} <= {"same", "same within tolerance"}  # ReLU and max pooling
+    assert (newcomer / "compared" / "report.html").is_file()
 
 
 def test_the_error_lines_are_those_printed(newcomer: Path) -> None:
