@@ -92,8 +92,8 @@ CHECKED = [
     "oneloop init zero3 --output_dir my_configs",
 ]
 COMPARED = (
-    "oneloop compare scripts/train_cnn.py --setups single ddp ds_configs/pipeline.json --steps 10 --output_dir compared "
-    "-- --max_train_samples 640 --max_eval_samples 256"
+    "oneloop compare scripts/train_cnn.py --setups single ddp ds_configs/pipeline.json --steps 10 "
+    "--output_dir compared -- --max_train_samples 640 --max_eval_samples 256"
 )
 OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
 
