@@ -285,8 +285,8 @@ def _encoding(text: str) -> str:
 
 
 def _at_least_1(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of 1 or more")
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of 1 or more, of 18 digits at most")
     return int(text)
 
 

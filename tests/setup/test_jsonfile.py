@@ -1,5 +1,7 @@
 """One reader for JSON under every launcher."""
 
+import os
+
 import pytest
 
 from toolkit.errors import UserError
@@ -91,7 +93,7 @@ def test_a_missing_file_names_path_and_folder(tmp_path, monkeypatch):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UserError) as caught:
         read_json(str(tmp_path))
-    assert caught.value.lines[0].endswith("'no file': unreadable: Is a directory; give the path of a readable file")
+    assert caught.value.lines[0].endswith("'no file': unreadable: a folder; give the path of a readable file")
 
 
 def test_a_fault_tells_its_parts(tmp_path):
@@ -114,3 +116,13 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
         read_json(str(tmp_path / "a.json"))
     (line,) = caught.value.lines
     assert (line.where.line, line.reason) == (2, "unreadable: byte 0xff at line 2 column 8 is not UTF-8")
+
+
+def test_a_device_and_a_pipe_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (str(tmp_path / "pipe.json"), "/dev/zero"):
+        with pytest.raises(UserError) as caught:
+            read_json(path)
+        assert caught.value.lines == (
+            f"{path}: 'no file': unreadable: a device or a pipe; give the path of a readable file",
+        )

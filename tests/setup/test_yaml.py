@@ -69,7 +69,7 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path, content, line):
 
 def test_a_folder_is_refused(tmp_path):
     assert read_yaml(str(tmp_path)).faults == [
-        f"{tmp_path}: 'no file': unreadable: Is a directory; give the path of a readable file"
+        f"{tmp_path}: 'no file': unreadable: a folder; give the path of a readable file"
     ]
 
 

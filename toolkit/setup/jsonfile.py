@@ -58,6 +58,9 @@ def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
 def read_text(path: str) -> str:
     """UTF-8, with or without a byte-order mark; UserError with line and column for what is not."""
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # reading a device or a pipe may never end
+            kind = "a folder" if os.path.isdir(path) else "a device or a pipe"
+            raise UserError(fault(Place(path), "no file", f"unreadable: {kind}", "give the path of a readable file"))
         return Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:
         reason = f"searched from {os.getcwd()}"

@@ -109,7 +109,7 @@ def read_launch(
 def _whole(environ: Mapping[str, str], name: str, least: int, faults: list[str]) -> int:
     """A number of ranks, or of a rank, from the environment; `least` where it is absent or empty."""
     text = environ.get(name) or str(least)
-    if re.fullmatch("[0-9]{1,9}", text) and int(text) >= least:
+    if re.fullmatch("[0-9]{1,19}", text) and int(text) >= least:
         return int(text)
     reason = f"expected an integer of {least} or more"
     faults.append(fault(Place("environment", name), text, reason, "unset it, launchers set it"))
