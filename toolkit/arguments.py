@@ -210,6 +210,11 @@ def _add_own(
     bad: set[str],
 ) -> None:
     """Takes the script's own arguments, which `parser` has by now, as `ARGUMENTS` are taken."""
+    shared = {f"--{name}" for name in fallback}
+    if second := [
+        each.dest for each in parser._actions if each.dest in fallback and shared.isdisjoint(each.option_strings)
+    ]:
+        raise ValueError(f"extra adds a second argument for {', '.join(second)}")
     own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
     for what, names in (("defaults", defaults), ("own_model", own_model)):
         if strange := [name for name in names if name not in fallback and name not in own]:

@@ -105,17 +105,25 @@ def test_a_script_that_is_missing_or_no_python_is_refused(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("from toolkit import parse_arguments as pa\npa(description='', defaults={'seed': 7})", None),
-        ("from toolkit.arguments import parse_arguments\nparse_arguments(description='', defaults={'seed': 7})", None),
-        ("import toolkit as t\nt.parse_arguments(description='', defaults={'seed': 7})", None),
-        ("import sys, toolkit\ntoolkit.parse_arguments(sys.argv[1:], description='', defaults={'seed': 7})", None),
-        ("D: dict = {'seed': 7}\nimport toolkit.arguments\ntoolkit.arguments.parse_arguments(defaults=D)", None),
+        ("from toolkit import parse_arguments as pa\npa(~, defaults={'seed': 7})", None),
+        ("from toolkit.arguments import parse_arguments\nparse_arguments(~, defaults={'seed': 7})", None),
+        ("import toolkit as t\nt.parse_arguments(~, defaults={'seed': 7})", None),
+        ("import toolkit.data\ntoolkit.parse_arguments(~, defaults={'seed': 7})", None),
         (
-            "import toolkit\ntoolkit.parse_arguments(defaults={})\n\ntoolkit.parse_arguments(defaults={})",
+            "from sys import argv\nimport toolkit\ntoolkit.parse_arguments(argv[1:], ~, defaults={'seed': 7})",
+            None,
+        ),
+        ("import sys, toolkit\ntoolkit.parse_arguments(sys.argv[1:], ~, defaults={'seed': 7})", None),
+        (
+            "D: dict = {'seed': 7}\nimport toolkit.arguments\ntoolkit.arguments.parse_arguments(~, defaults=D)",
+            None,
+        ),
+        (
+            "import toolkit\ntoolkit.parse_arguments(~, defaults={})\n\ntoolkit.parse_arguments(~, defaults={})",
             "own.py calls toolkit.parse_arguments more than once, at lines 2 and 4: its arguments are not checked",
         ),
         (
-            "def parse_arguments(**k): pass\nparse_arguments(defaults={'seed': 7})",
+            "def parse_arguments(**k): pass\nparse_arguments(~, defaults={'seed': 7})",
             "own.py does not call toolkit.parse_arguments: its arguments are not checked",
         ),
         (
@@ -123,29 +131,80 @@ def test_a_script_that_is_missing_or_no_python_is_refused(tmp_path, monkeypatch)
             "own.py, line 3: parse_arguments gets * or **: its arguments are not checked",
         ),
         (
-            "import toolkit\ntoolkit.parse_arguments([], defaults={})",
+            "import toolkit\ntoolkit.parse_arguments([], ~, defaults={})",
             "own.py, line 2: argv is not the command line: its arguments are not checked",
         ),
         (
-            "import toolkit\nD = {'seed': 1}\nD['seed'] = 2\ntoolkit.parse_arguments(defaults=D)",
+            "import toolkit\nD = {'seed': 1}\nD['seed'] = 2\ntoolkit.parse_arguments(~, defaults=D)",
             "own.py, line 4: defaults may be changed: its arguments are not checked",
         ),
         (
-            "import toolkit\ndef more(g):\n    if g: g.add_argument('--x')\ntoolkit.parse_arguments(extra=more)",
+            "import toolkit\ndef more(g):\n    if g: g.add_argument('--x')\n"
+            "toolkit.parse_arguments(~, defaults={}, extra=more)",
             "own.py, line 4: extra does more than add_argument, at line 3: its arguments are not checked",
         ),
         (
-            "import toolkit\ntoolkit.parse_arguments(extra=lambda g: None)",
+            "import toolkit\ntoolkit.parse_arguments(~, defaults={}, extra=lambda g: None)",
             "own.py, line 2: extra is not a function of the module: its arguments are not checked",
+        ),
+        (
+            "import toolkit\ndef more(g):\n    g.add_argument('--x', action='version')\n"
+            "toolkit.parse_arguments(~, defaults={}, extra=more)",
+            "own.py, line 4: extra has an action or nargs that is not read, at line 3: its arguments are not checked",
+        ),
+        (
+            "import toolkit, mysys as sys\ntoolkit.parse_arguments(sys.argv[1:], ~, defaults={})",
+            "own.py, line 2: argv is not the command line: its arguments are not checked",
         ),
     ],
 )
 def test_the_call_is_found_and_what_it_hides_is_told(tmp_path, monkeypatch, text, note):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(text)
+    (tmp_path / "own.py").write_text(text.replace("~", "description=''"))
     script = read_script("own.py")
     assert script.notes == ([] if note is None else [note])
     assert (script.arguments or {}).get("defaults") == ({"seed": 7} if note is None else None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("from mine import parse_arguments", "", "parse_arguments may stand for something else"),
+        ("from mine import *", "", "parse_arguments may stand for something else"),
+        ("def parse_arguments(**given): pass", "", "parse_arguments may stand for something else"),
+        ("late = parse_arguments", "", "toolkit.parse_arguments is used otherwise, at line 3"),
+        ("setattr(toolkit, 'parse_arguments', 0)", "", "toolkit.parse_arguments is used otherwise, at line 3"),
+        ("toolkit.parse_arguments = print", "", "toolkit.parse_arguments is used otherwise, at line 3"),
+        ("sys.argv += ['--seed', '3']", "", "the script changes what is read, at line 3"),
+        ("tweak(sys.argv)", "arguments.seed = 9", "the script changes what is read, at lines 3 and 5"),
+        ("", "arguments.learning_rate *= 2", "the script changes what is read, at line 5"),
+        ("", "setattr(arguments, 'seed', 9)", "the script changes what is read, at line 5"),
+        ("", "del arguments.__dict__['seed']", "the script changes what is read, at line 5"),
+        ("", "arguments.note = arguments.seed", None),
+        ("print(sys.argv[0], len(sys.argv), '--seed' in sys.argv)", "", None),
+    ],
+)
+def test_what_stands_around_the_call_may_change_what_is_read(tmp_path, monkeypatch, before, after, reason):
+    monkeypatch.chdir(tmp_path)
+    lines = ["import sys, toolkit", "from toolkit import parse_arguments", before]
+    lines += ["arguments = parse_arguments(description='', defaults={'seed': 7})", after]
+    (tmp_path / "own.py").write_text("\n".join(lines))
+    script = read_script("own.py")
+    assert script.notes == ([] if reason is None else [f"own.py, line 4: {reason}: its arguments are not checked"])
+    assert (script.arguments is None) == (reason is not None)
+
+
+def test_a_kind_of_the_scripts_own_is_not_ours(tmp_path):
+    text = "import toolkit\n{}\ndef more(group): group.add_argument('--depth', type=whole(1), default='deep')\n"
+    text += "toolkit.parse_arguments(description='', defaults={{}}, extra=more)\n"
+    for line, refused in (("from toolkit.kinds import whole", True), ("def whole(low): return str", False)):
+        (tmp_path / "own.py").write_text(text.format(line))
+        if refused:
+            with pytest.raises(UserError, match="default of depth: 'deep': expected an integer"):
+                read_script(str(tmp_path / "own.py"))
+        else:
+            arguments, _ = read_arguments([], script="own.py", **read_script(str(tmp_path / "own.py")).arguments)
+            assert arguments.depth == "deep"
 
 
 @pytest.mark.parametrize(
@@ -155,22 +214,33 @@ def test_the_call_is_found_and_what_it_hides_is_told(tmp_path, monkeypatch, text
         ("defaults={'train_batch_size': -4}", "default of train_batch_size: -4: must be 1 or more"),
         ("defaults={'per_device_train_batch_size': 1}", "a script's default is the global train_batch_size: a micro-"),
         ("defaults=[1]", "'list' object has no attribute 'get'"),
-        ("unused=('models',)", "unused names no argument: models"),
-        ("unused=5", "'int' object is not iterable"),
-        ("own_model=('heads',)", "own_model name no argument: heads"),
-        ("layers='four'", "layers: 'four': expected an integer of 1 or more"),
-        ("extra=more", "argument --seed: conflicting option string: --seed"),
+        ("defaults={}, unused=('models',)", "unused names no argument: models"),
+        ("defaults={}, unused=5", "'int' object is not iterable"),
+        ("defaults={}, own_model=('heads',)", "own_model name no argument: heads"),
+        ("defaults={}, layers='four'", "layers: 'four': expected an integer of 1 or more"),
+        ("defaults={}, extra=more", "argument --seed: conflicting option string: --seed"),
+        ("defaults={}, extra=second", "extra adds a second argument for learning_rate"),
+        ("defaults={}, extra=empty", "whole() missing 1 required positional argument: 'low'"),
+        ("defaults={}, extra=nameless", "string index out of range"),
+        ("defaults={}, layer=3", "got an unexpected keyword argument 'layer'"),
     ],
 )
 def test_what_its_author_got_wrong_is_a_line(tmp_path, monkeypatch, call, reason):
     monkeypatch.chdir(tmp_path)
-    text = "import toolkit\ndef more(group):\n    group.add_argument('--seed')\n\n"
-    (tmp_path / "own.py").write_text(f"{text}toolkit.parse_arguments({call})\n")
+    text = "import toolkit\nfrom toolkit.kinds import whole\n"
+    for name, own in {
+        "more": "'--seed'",
+        "second": "'--lr', dest='learning_rate', default=9",
+        "empty": "'--depth', type=whole()",
+        "nameless": "''",
+    }.items():
+        text += f"def {name}(group): group.add_argument({own})\n"
+    (tmp_path / "own.py").write_text(f"{text}toolkit.parse_arguments(description='', {call})\n")
     with pytest.raises(UserError) as caught:
         read_script("own.py")
     (line,) = caught.value.lines
-    assert (line.where, line.where.line, line.remedy) == ("own.py: parse_arguments", 5, "correct the script")
-    assert line.reason.startswith(reason)
+    assert (line.where, line.where.line, line.remedy) == ("own.py: parse_arguments", 7, "correct the script")
+    assert line.reason.startswith(reason) and line.reason.endswith(", at line 7")
 
 
 @pytest.mark.parametrize(
@@ -179,10 +249,12 @@ def test_what_its_author_got_wrong_is_a_line(tmp_path, monkeypatch, call, reason
         (b"x=" + b"-" * 200_000 + b"1", "is nested too deep"),
         (b"x = 1\0", "is not Python: source code string cannot contain null bytes"),
         (b"\xff = 1", "is not Python: "),
+        (b"x = 1\nreturn x", "is not Python: 'return' outside function at line 2"),
+        (b"x = 1\n" * 200_000, "is larger than 1000000 bytes"),
         (b"# coding: nonsense\nx = 1", "is not Python: unknown encoding: nonsense"),
         (b"import toolkit\ntoolkit.parse_arguments(layers=" + b"+".join([b"1"] * 800) + b")", None),
     ],
-    ids=["minus", "nul", "bytes", "coding", "sum"],
+    ids=["minus", "nul", "bytes", "return", "large", "coding", "sum"],
 )
 def test_what_no_parser_takes_is_a_line(tmp_path, monkeypatch, recwarn, content, reason):
     monkeypatch.chdir(tmp_path)

@@ -33,6 +33,8 @@ w = "seed" in D
 q = sorted(D)
 v = [*D]
 t = L + 1
+print(f"{D} {N}")
+m = type("Net", (), {"modules": lambda self: []})().modules()
 s = str(L)
 k = [k for k in D.items()]""".split("\n")
 # A ~ stands for a new line.
@@ -100,7 +102,7 @@ def ran(text):
     """The keywords that the script hands over; None where it fails before."""
     got = []
     stub = types.ModuleType("toolkit")
-    stub.parse_arguments = lambda *argv, **given: got.append(copy.deepcopy(given))
+    stub.parse_arguments = lambda *argv, description, **given: got.append(copy.deepcopy(given))
     before, sys.modules["toolkit"] = sys.modules.get("toolkit"), stub
     this = types.ModuleType("fuzzed")
     sys.modules["fuzzed"] = this
@@ -129,9 +131,9 @@ def script(before, call, after, inside):
     lines = ["import toolkit", CONSTANTS, *before]
     if inside:
         body = "\n".join(f"    {line}" for each in after for line in each.split("\n"))
-        lines += ["def main():", body or "    pass", f"    toolkit.parse_arguments({call})", "main()"]
+        lines += ["def main():", body or "    pass", f"    toolkit.parse_arguments(description='', {call})", "main()"]
     else:
-        lines += [*after, f"toolkit.parse_arguments({call})"]
+        lines += [*after, f"toolkit.parse_arguments(description='', {call})"]
     return "\n".join(lines)
 
 

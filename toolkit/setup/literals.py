@@ -7,9 +7,10 @@ from typing import Any
 # Builtins and methods that read a container and keep nothing of it.
 _READERS = {"len", "sorted", "tuple", "set", "list", "dict", "frozenset", "print", "str", "repr", "bool", "sum", "any"}
 _METHODS = {"get", "keys", "values", "items", "copy", "index", "count"}
-# With these a name may get another value without standing in the text.
-_HIDDEN = {"exec", "eval", "globals", "locals", "__import__"}
-_HIDDEN_ATTRIBUTES = {"modules", "__dict__", "__globals__"}
+# With these a name may get another value without standing in the text. A model has an eval of its own.
+_HIDDEN_ATTRIBUTES = {"modules", "import_module", "_getframe", "currentframe", "f_globals", "f_locals"}
+_HIDDEN_ATTRIBUTES |= {"__dict__", "__globals__", "__builtins__", "__main__", "__code__", "exec", "globals", "locals"}
+_HIDDEN = {"eval", "__import__"} | _HIDDEN_ATTRIBUTES
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -34,7 +35,8 @@ class Literals:
         own = any(
             isinstance(call := self.parents[load], ast.Call) and not call.args for load in self._loads.get("vars", ())
         )
-        hidden = own or bool(_HIDDEN_ATTRIBUTES & self._attributes) or bool(_HIDDEN & set(self._loads))
+        words = {word for node in ast.walk(tree) for word in self._words(node)}
+        hidden = own or bool(_HIDDEN_ATTRIBUTES & words) or bool(_HIDDEN & set(self._loads))
         self._hidden = hidden or "*" in self._names
 
     def value(self, node: ast.expr) -> Any:
@@ -71,7 +73,8 @@ class Literals:
 
     def _constant(self, name: ast.Name) -> ast.expr:
         bound = self._names.get(name.id, [])
-        if self._hidden or len(bound) != 1 or name.id in self._attributes:
+        mangled = name.id.startswith("_") and "__" in name.id  # in a class it may be another name
+        if self._hidden or mangled or len(bound) != 1 or name.id in self._attributes:
             raise ValueError("is not a literal")
         assigned = self.parents[bound[0]]
         if isinstance(assigned, ast.Assign) and assigned.targets == [bound[0]]:
@@ -88,6 +91,17 @@ class Literals:
             raise ValueError("may be changed")
         return value
 
+    def _words(self, node: ast.AST) -> Iterator[str]:
+        """An attribute, and what an import takes under whatever name; a model has modules() of its own."""
+        if isinstance(node, ast.Attribute):
+            parent = self.parents[node]
+            if not (node.attr == "modules" and isinstance(parent, ast.Call) and parent.func is node):
+                yield node.attr
+        elif isinstance(node, ast.alias):
+            yield from node.name.split(".")
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
     def _scope(self, node: ast.AST) -> ast.AST:
         while not isinstance(node, _FUNCTION | ast.Module):
             node = self.parents[node]
@@ -96,7 +110,7 @@ class Literals:
     def _reads(self, load: ast.Name, flat: bool) -> bool:
         """Whether this use of a container leaves it as it is; of one with containers inside fewer do."""
         parent = self.parents[load]
-        if isinstance(parent, ast.Compare):
+        if isinstance(parent, ast.Compare | ast.FormattedValue):
             return True
         if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and load in parent.args:
             return (flat or parent.func.id == "len") and parent.func.id in _READERS - set(self._names)
@@ -119,7 +133,7 @@ class Literals:
 
 def _flat(value: ast.expr) -> bool | None:
     """Of a container whether it has none inside; None for what nothing can change."""
-    inner = [node for node in ast.walk(value) if isinstance(node, ast.Dict | ast.List | ast.Set)]
+    inner = [node for node in ast.walk(value) if isinstance(node, ast.Dict | ast.List | ast.Set | ast.Call)]  # set()
     if not inner:
         return None
     return inner == [value]

@@ -2,9 +2,10 @@
 
 import argparse
 import ast
+import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ from toolkit import kinds
 from toolkit.errors import Place, UserError, fault
 from toolkit.setup.literals import Literals
 
-_KINDS: dict[str, Any] = {"real": kinds.real, "whole": kinds.whole, "one_of": kinds.one_of}
-_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "path": kinds.path, "switch": kinds.switch}
+_KINDS: dict[str, Any] = {f"toolkit.kinds.{each.__name__}": each for each in (kinds.real, kinds.whole, kinds.one_of)}
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str}
+_TYPES |= {f"toolkit.kinds.{name}": getattr(kinds, name) for name in ("path", "switch", "encoding", "steps_or_epoch")}
 # Of `add_argument`: what decides how a command line is read, and what may stay the script's secret.
 _DECIDING, _OPEN = ("action", "nargs", "const", "dest"), ("choices", "default", "help", "metavar", "required")
+_ENDING = ("help", "version", "parsers")  # actions that end the program
+_NARGS = (None, "?", "*", "+", *range(100))
 _LITERALS = ("defaults", "unused", "own_model", "layers")
 _NAME = "parse_arguments"
+_OURS = {f"toolkit.{_NAME}", f"toolkit.arguments.{_NAME}"}
+_LARGEST = 1_000_000  # bytes; of such a text Python's tree is near a gigabyte
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,33 @@ class Script:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A script's text: its tree, its literals, and what its imports call by which name."""
+
+    tree: ast.Module
+    literals: Literals
+    imports: Mapping[str, set[str]]
+
+    def origins(self, node: ast.AST) -> set[str]:
+        """The dotted names that a name may stand for by imports; those of everything may bring any name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return set()
+        stars = {each.removesuffix("*") + node.id for each in self.imports.get("*", ())}
+        return {".".join([each, *parts]) for each in stars | self.imports.get(node.id, set())}
+
+    def name(self, node: ast.expr) -> str:
+        """The one dotted name, or builtin, that a name stands for; empty where it may be another one."""
+        origins = self.origins(node)
+        if len(origins) > 1 or not self.literals.imported(node):
+            return ""
+        return origins.pop() if origins else _text(node)
+
+
 def read_script(path: str) -> Script:
     """Finds the script's one call of `toolkit.parse_arguments`, and the literals that it is given.
 
@@ -38,19 +71,31 @@ def read_script(path: str) -> Script:
         UserError: a script that is missing, is not Python, or gives what `parse_arguments` does not take.
     """
     tree = _parse(path)
-    ours, modules = _imported(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_ours(node.func, ours, modules)]
+    text = _Text(tree, Literals(tree), _imported(tree))
+    uses = [node for node in ast.walk(tree) if _is_ours(node, text)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.func in uses]
     if len(calls) != 1:
-        lines = " and ".join(str(call.lineno) for call in sorted(calls, key=lambda call: call.lineno))
-        what = f"calls toolkit.{_NAME} more than once, at lines {lines}" if calls else f"does not call toolkit.{_NAME}"
+        what = f"calls toolkit.{_NAME} more than once, {_lines(calls)}" if calls else f"does not call toolkit.{_NAME}"
         return Script(path, None, [f"{path} {what}: its arguments are not checked"])
+    (call,) = calls
     found: dict[str, Any] = {"description": path, "defaults": {}}
     try:
-        found |= _given(calls[0], Literals(tree))
+        if others := [node for node in uses if node is not call.func]:
+            raise ValueError(f"toolkit.{_NAME} is used otherwise, {_lines(others)}")
+        found |= _given(call, text)
+        read = _try(path, call, found)
+        if changed := _changed(call, read, text):
+            raise ValueError(f"the script changes what is read, {_lines(changed)}")
     except ValueError as error:
-        return Script(path, None, [f"{path}, line {calls[0].lineno}: {error}: its arguments are not checked"])
-    _try(path, calls[0], found)
+        return Script(path, None, [f"{path}, line {call.lineno}: {error}: its arguments are not checked"])
+    except TypeError as error:  # of a kind's own arguments
+        raise _mistake(path, call, {}, error) from None
     return Script(path, found)
+
+
+def _lines(nodes: Sequence[ast.AST]) -> str:
+    lines = sorted({getattr(node, "lineno", 0) for node in nodes})
+    return f"at line{'s' * (len(lines) > 1)} " + " and ".join(map(str, lines))
 
 
 def _parse(path: str) -> ast.Module:
@@ -60,7 +105,14 @@ def _parse(path: str) -> ast.Module:
             raise UserError(fault("script", path, reason, "give the path of a Python script"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in a text: the script's matter
-            return ast.parse(Path(path).read_bytes(), path)
+            with open(path, "rb") as file:
+                content = file.read(_LARGEST + 1)
+            if len(content) > _LARGEST:
+                reason = f"is larger than {_LARGEST} bytes"
+                raise UserError(fault("script", path, reason, "give the path of a Python script"))
+            tree = ast.parse(content, path)
+            compile(tree, path, "exec", dont_inherit=True)  # a return outside of a function is found here
+            return tree
     except FileNotFoundError:
         raise UserError(fault("script", path, f"no such file, searched from {Path.cwd()}", "give its path")) from None
     except (MemoryError, RecursionError):
@@ -74,30 +126,31 @@ def _parse(path: str) -> ast.Module:
         raise UserError(fault("script", path, f"unreadable: {error.strerror}", "give its path")) from None
 
 
-def _imported(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The script's names of `parse_arguments`, and those of the modules that have it."""
-    ours, modules = set[str](), set[str]()
+def _imported(tree: ast.Module) -> dict[str, set[str]]:
+    """For each name that imports bind the dotted names that it gets, and "*" with the modules taken whole."""
+    found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name in ("toolkit", "toolkit.arguments"):
-                    modules.add(alias.asname or alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module in ("toolkit", "toolkit.arguments"):
-            ours |= {each.asname or each.name for each in node.names if each.name == _NAME}
-            modules |= {each.asname or each.name for each in node.names if each.name == "arguments"}
-            ours |= {_NAME} if any(each.name == "*" for each in node.names) else set()
-    return ours, modules | ({"toolkit.arguments"} if "toolkit" in modules else set())
+            for each in node.names:
+                first = each.name.partition(".")[0]
+                found.setdefault(each.asname or first, set()).add(each.name if each.asname else first)
+        elif isinstance(node, ast.ImportFrom):
+            for each in node.names:
+                module = "." * node.level + (node.module or "")
+                found.setdefault(each.asname or each.name, set()).add(f"{module}.{each.name}")
+    return found
 
 
-def _is_ours(node: ast.expr, ours: set[str], modules: set[str]) -> bool:
-    if isinstance(node, ast.Name):
-        return node.id in ours
-    return isinstance(node, ast.Attribute) and node.attr == _NAME and _text(node.value) in modules
+def _is_ours(node: ast.AST, text: _Text) -> bool:
+    """Whether a node names our function, or may; as a text it may be looked up, or replaced."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in (_NAME, *_OURS)
+    return not _OURS.isdisjoint(text.origins(node))
 
 
-def _given(call: ast.Call, literals: Literals) -> dict[str, Any]:
+def _given(call: ast.Call, text: _Text) -> dict[str, Any]:
     """What the call hands over; ValueError says what of it the text does not tell."""
-    if not literals.imported(call.func):
+    if not text.name(call.func):
         raise ValueError(f"{_text(call.func)} may stand for something else")
     found: dict[str, Any] = {}
     positional = [("argv", argument) for argument in call.args]
@@ -105,21 +158,54 @@ def _given(call: ast.Call, literals: Literals) -> dict[str, Any]:
         if name is None or isinstance(node, ast.Starred):
             raise ValueError(f"{_NAME} gets * or **")
         try:
-            if name == "argv" and _text(node) not in ("None", "sys.argv[1:]"):
+            if name == "argv" and not _is_command_line(node, text):
                 raise ValueError("is not the command line")
             if name == "extra" and not (isinstance(node, ast.Constant) and node.value is None):
-                found[name] = _own_arguments(literals.function(node), literals)
+                found[name] = _own_arguments(text.literals.function(node), text)
             elif name in _LITERALS:
-                found[name] = literals.value(node)
+                found[name] = text.literals.value(node)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return found
 
 
-def _own_arguments(function: ast.FunctionDef, literals: Literals) -> Callable[[argparse._ArgumentGroup], None]:
+def _is_command_line(node: ast.expr, text: _Text) -> bool:
+    if isinstance(node, ast.Subscript) and text.name(node.value) == "sys.argv":
+        return _text(node.slice) == "1:"
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _changed(call: ast.Call, read: argparse.Namespace, text: _Text) -> list[ast.AST]:
+    """Where the script replaces its command line before, or a shared argument after it was read."""
+    parents = text.literals.parents
+    home = parents[call]
+    targets = home.targets if isinstance(home, ast.Assign) else [getattr(home, "target", None)]
+    names = {each.id for each in targets if isinstance(each, ast.Name)}
+    found: list[ast.AST] = []
+    for node in ast.walk(text.tree):
+        if "sys.argv" in text.origins(node) and not _only_reads(parents[node]):
+            found.append(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            stored = not isinstance(node.ctx, ast.Load) and node.attr in vars(read)
+            found += [node] * (stored or node.attr in ("__dict__", "__setattr__"))
+        elif isinstance(node, ast.Call) and node.args and text.name(node.func) in ("setattr", "delattr"):
+            found += [node] * (isinstance(node.args[0], ast.Name) and node.args[0].id in names)
+    return found
+
+
+def _only_reads(node: ast.AST) -> bool:
+    """Whether what a list stands in leaves it as it is."""
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", None) in ("len", "print", "str", "list") or _last(node.func) == "join"
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Compare | ast.FormattedValue)
+
+
+def _own_arguments(function: ast.FunctionDef, text: _Text) -> Callable[[argparse._ArgumentGroup], None]:
     """The `add_argument` calls of a function that does nothing else, with what is literal in them."""
     group = function.args.args[0].arg if function.args.args else ""
-    rows = [_row(statement, group, literals) for statement in function.body if not _is_text(statement)]
+    rows = [_row(statement, group, text) for statement in function.body if not _is_text(statement)]
 
     def add(group: argparse._ArgumentGroup) -> None:
         for names, options in rows:
@@ -134,7 +220,7 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _row(statement: ast.stmt, group: str, literals: Literals) -> tuple[list[Any], dict[str, Any]]:
+def _row(statement: ast.stmt, group: str, text: _Text) -> tuple[list[Any], dict[str, Any]]:
     """Names and options of one `group.add_argument(...)`."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or _text(call.func) != f"{group}.add_argument":
@@ -142,33 +228,40 @@ def _row(statement: ast.stmt, group: str, literals: Literals) -> tuple[list[Any]
     options: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg == "type":
-            options["type"] = _kind(keyword.value, literals)
+            options["type"] = _kind(keyword.value, text)
         elif keyword.arg in _DECIDING:
-            options[keyword.arg] = literals.value(keyword.value)
+            options[keyword.arg] = text.literals.value(keyword.value)
         elif keyword.arg in _OPEN:
-            options |= _known(keyword.arg, keyword.value, literals)
+            options |= _known(keyword.arg, keyword.value, text)
         else:
             raise ValueError(f"does more than add_argument, at line {statement.lineno}")
-    return [literals.value(each) for each in call.args], options
+    if options.get("action") in _ENDING or options.get("nargs") not in _NARGS:
+        raise ValueError(f"has an action or nargs that is not read, at line {statement.lineno}")
+    return [text.literals.value(each) for each in call.args], options
 
 
-def _known(name: str, node: ast.expr, literals: Literals) -> dict[str, Any]:
+def _known(name: str, node: ast.expr, text: _Text) -> dict[str, Any]:
     """The option where it is literal; without it any value passes, as the script may take it."""
     try:
-        return {name: literals.value(node)}
+        return {name: text.literals.value(node)}
     except ValueError:
         return {}
 
 
-def _kind(node: ast.expr, literals: Literals) -> Any:
-    """The type of an argument where it is a plain one or one of `toolkit.kinds`; any text where the script decides."""
-    if isinstance(node, ast.Call) and (kind := _KINDS.get(_last(node.func))) is not None:
+def _kind(node: ast.expr, text: _Text) -> Any:
+    """The type of an argument where it is a plain one or one of `toolkit.kinds`; any text where the script decides.
+
+    Raises:
+        TypeError: a kind that is given what it does not take.
+    """
+    if isinstance(node, ast.Call) and (kind := _KINDS.get(text.name(node.func))) is not None:
         try:
-            values = [literals.value(each) for each in node.args]
-            return kind(*values, **{str(each.arg): literals.value(each.value) for each in node.keywords})
+            values = [text.literals.value(each) for each in node.args]
+            named = {each.arg or "**": text.literals.value(each.value) for each in node.keywords}
         except ValueError:
             return str
-    return _TYPES.get(_last(node), str)
+        return kind(*values, **named) if "**" not in named else str
+    return _TYPES.get(text.name(node), str)
 
 
 def _text(node: ast.AST) -> str:
@@ -183,16 +276,19 @@ def _last(node: ast.AST) -> str:
     return getattr(node, "id", None) or getattr(node, "attr", None) or ""
 
 
-def _try(path: str, call: ast.Call, found: Mapping[str, Any]) -> None:
-    """What the script's author got wrong, which a run would tell with a traceback."""
-    from toolkit.arguments import read_arguments
+def _try(path: str, call: ast.Call, found: Mapping[str, Any]) -> argparse.Namespace:
+    """Reads an empty command line: what the script's author got wrong, a run would tell with a traceback."""
+    from toolkit.arguments import parse_arguments, read_arguments
 
     try:
-        read_arguments((), script=path, **found)
-    except (ValueError, TypeError, AttributeError, argparse.ArgumentError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(fault(Place(path, _NAME, call.lineno), _shown(found), reason, "correct the script")) from None
+        given = {str(each.arg): each.value for each in call.keywords}
+        inspect.signature(parse_arguments).bind(*call.args, **given)
+        return read_arguments((), script=path, **found)[0]
+    except Exception as error:  # of argparse's own, whatever the values lead to
+        raise _mistake(path, call, found, error) from None
 
 
-def _shown(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name in _LITERALS}
+def _mistake(path: str, call: ast.Call, found: Mapping[str, Any], error: Exception) -> UserError:
+    shown = {name: value for name, value in found.items() if name in _LITERALS}
+    reason = f"{' '.join(str(error).split()) or type(error).__name__}, at line {call.lineno}"
+    return UserError(fault(Place(path, _NAME, call.lineno), shown, reason, "correct the script"))
