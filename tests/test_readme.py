@@ -21,7 +21,7 @@ from unittest.mock import patch
 import pytest
 
 import toolkit
-from toolkit import cli, compare, report
+from toolkit import cli, parity, parity_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ INSTALLS = ("python3 -m venv ", ". .venv", "pip install ")
 NOT_RUN = ("hub", "gpu", "hosts")
 ELSEWHERE = {
     "python -m pytest": "is the run that this test is part of",
-    "oneloop parity --model cnn bert": "its trainings are those of test_compare.py; what it asks for is tested below",
+    "oneloop parity --model cnn bert": "its trainings are those of test_parity.py; what it asks for is tested below",
 }
 # Every other command, and what must come of it: the setup that was settled, the engine that was obtained.
 SINGLE_CNN, DDP = ("single", "CNN"), ("ddp", "DistributedDataParallel")
@@ -91,6 +91,10 @@ CHECKED = [
     "oneloop check --explain gradient_clipping",
     "oneloop init zero3 --output_dir my_configs",
 ]
+COMPARED = (
+    "oneloop compare scripts/train_cnn.py --setups single ddp ds_configs/pipeline.json --steps 10 "
+    "--output_dir compared -- --max_train_samples 640 --max_eval_samples 256"
+)
 OWN_MODEL = [command for command in OBTAINED if "own_model.py" in command]
 
 
@@ -157,7 +161,7 @@ def run(command: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], d
 
 
 def test_every_command_is_known_here() -> None:
-    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON, *CHECKED}
+    assert set(commands()) == {*OBTAINED, *ELSEWHERE, *GOES_ON, *CHECKED, COMPARED}
 
 
 def test_markers_are_the_known_ones() -> None:
@@ -228,6 +232,15 @@ def test_a_command_is_checked_before_it_runs(newcomer: Path) -> None:
     assert json.loads(done.stdout)["setup"]["learning_rate"]["overrode"] == "script's default 0.01"
 
 
+def test_setups_are_compared(newcomer: Path) -> None:
+    done, *_ = run(COMPARED, newcomer)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads((newcomer / "compared" / "compare.json").read_text(encoding="utf-8"))
+    assert [(row["label"], row["ranks"]) for row in told["setups"]] == [("single", 1), ("ddp", 2), ("pipeline.json", 2)]
+    assert {row["verdict"] for row in told["setups"][1:]} <= {"same", "same within tolerance"}  # ReLU and max pooling
+    assert (newcomer / "compared" / "report.html").is_file()
+
+
 def test_the_error_lines_are_those_printed(newcomer: Path) -> None:
     (command,) = [block.text.strip() for block in blocks() if "exits" in block.markers]
     (output,) = [block.text for block in blocks() if "output" in block.markers]
@@ -248,14 +261,14 @@ def test_what_a_run_leaves_is_what_the_table_says(newcomer: Path) -> None:
     assert set(summary) == cells["summary.json"]
 
 
-def test_the_parity_command_is_what_test_compare_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parity_command_is_what_test_parity_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     (command,) = [command for command in ELSEWHERE if command.startswith("oneloop ")]
     monkeypatch.setattr("sys.argv", command.split())
-    run = patch.object(compare, "run", return_value=[])
-    with run as asked, patch.object(report, "show"), pytest.raises(SystemExit) as ended:
+    run = patch.object(parity, "run", return_value=[])
+    with run as asked, patch.object(parity_table, "show"), pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 0
-    assert asked.call_args.args[0] == [*compare.variants("cnn"), *compare.variants("bert")]
+    assert asked.call_args.args[0] == [*parity.variants("cnn"), *parity.variants("bert")]
 
 
 def test_the_names_of_the_package_exist() -> None:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))
 from resume_matrix import SAVED_AT, STEPS, planned  # noqa: E402
 
 from toolkit.checkpoint import newest_whole  # noqa: E402
-from toolkit.compare import Case, Result, Variant, launch, measure  # noqa: E402
+from toolkit.parity import Case, Result, Variant, launch, measure  # noqa: E402
 
 SINGLE, DDP, PIPE2, PIPE3 = ("single", 1, 1), ("ddp", 2, 1), ("pipeline", 2, 2), ("pipeline", 3, 3)
 ZERO1, ZERO2, ZERO3 = ("zero1", 2, 1), ("zero2", 2, 1), ("zero3", 2, 1)

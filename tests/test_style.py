@@ -20,7 +20,7 @@ FORBIDDEN = {
     "setup": ("toolkit.data", "toolkit.models", "toolkit.engines", "toolkit.loop", "toolkit.monitor", "toolkit.launch"),
     "data": ("toolkit.models", "toolkit.engines", "toolkit.loop", "toolkit.monitor", "toolkit.setup"),
     "models": ("toolkit.data", "toolkit.engines", "toolkit.loop", "toolkit.monitor", "toolkit.setup"),
-    "engines": ("toolkit.loop", "toolkit.monitor", "toolkit.models", "toolkit.compare"),
+    "engines": ("toolkit.loop", "toolkit.monitor", "toolkit.models", "toolkit.parity", "toolkit.compare"),
 }
 
 

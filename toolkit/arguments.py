@@ -52,6 +52,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
     ("run", "output_dir", path, None, "folder of the run; runs/<script>-<date-time> where left out"),
     ("run", "checkpointing_steps", steps_or_epoch, None, "steps between checkpoints, or epoch; else at the end"),
+    ("run", "save_initial", switch, False, "also keep a checkpoint of the weights before the first step"),
     ("run", "save_total_limit", whole(1), None, "newest kept, and the one of lowest eval_loss; else all"),
     ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit import compare, kinds
+from toolkit import kinds, parity
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import quiet_libraries
 from toolkit.version import __version__
@@ -75,15 +75,31 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--num_processes", type=_at_least_1, metavar="N", help="ranks; this machine's where left out")
     init.set_defaults(run=_init)
 
-    parity = commands.add_parser(
+    beside = commands.add_parser(
+        "compare",
+        help="train a script under several setups, and show whether they train alike and what each costs",
+        usage="oneloop compare SCRIPT --setups SETUP... [options] [-- the script's arguments]\n"
+        "       oneloop compare --runs FOLDER... [--output_dir FOLDER]",
+    )
+    beside.add_argument("started", nargs="?", type=_text, metavar="SCRIPT", help="a script on toolkit")
+    beside.add_argument("--setups", nargs="+", type=_text, metavar="SETUP", help="ddp, zero2, my.json, my.yaml, ...")
+    beside.add_argument(
+        "--num_processes", nargs="+", type=_at_least_1, default=[], metavar="N", help="ranks; every setup on each"
+    )
+    beside.add_argument("--steps", type=_at_least_1, metavar="N", help="optimizer steps of each run (50)")
+    beside.add_argument("--runs", nargs="+", type=_path, metavar="FOLDER", help="finished runs, in place of a script")
+    beside.add_argument("--output_dir", type=_path, metavar="FOLDER", help="new; runs/compare-... where left out")
+    beside.set_defaults(run=_compare)
+
+    proof = commands.add_parser(
         "parity",
         help="train every setup on the same global batches and compare losses and weights with one process",
     )
-    parity.add_argument("--model", nargs="+", choices=compare.MODELS, default=["cnn", "bert"], help="what is trained")
-    parity.add_argument("--full", action="store_true", help="all variants, not the few that hold each pair")
-    parity.add_argument("--mixed_precision", choices=tuple(compare.BOUNDS), default="no", help="no is fp32")
-    parity.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
-    parity.set_defaults(run=_parity)
+    proof.add_argument("--model", nargs="+", choices=parity.MODELS, default=["cnn", "bert"], help="what is trained")
+    proof.add_argument("--full", action="store_true", help="all variants, not the few that hold each pair")
+    proof.add_argument("--mixed_precision", choices=tuple(parity.BOUNDS), default="no", help="no is fp32")
+    proof.add_argument("--output_dir", type=_path, help="keep the runs there; a temporary folder where left out")
+    proof.set_defaults(run=_parity)
 
     verify = commands.add_parser("verify", help="read whole checkpoints: one line for each says what is wrong")
     verify.add_argument("path", nargs="+", type=_path, help="a checkpoint, or a run's folder: all of its")
@@ -118,7 +134,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _before_script(argv: list[str]) -> tuple[list[str], list[str]]:
-    """(our own words, the script of `check` with its arguments, which may look like ours)."""
+    """(our own words, the script of `check` with its arguments, which may look like ours; those of `compare`)."""
+    if argv[:1] == ["compare"] and "--" in argv:
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
     at = 1
     while argv[:1] == ["check"] and at < len(argv):
         if not argv[at].startswith("-"):
@@ -166,20 +185,44 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(arguments: argparse.Namespace) -> int:
+    from toolkit.compare import command
+
+    if arguments.runs is not None:
+        given = {"SCRIPT": arguments.started, "--setups": arguments.setups, "--steps": arguments.steps}
+        given |= {"--num_processes": arguments.num_processes, "--": arguments.script}
+        faults = [fault(name, value, "goes with runs that are started", "leave it out beside --runs")
+                  for name, value in given.items() if value]  # fmt: skip
+        if faults:
+            raise UserError(*faults)
+        return command.compare_runs(arguments.runs, arguments.output_dir)
+    if arguments.started is None or not arguments.setups:
+        missing = "SCRIPT" if arguments.started is None else "--setups"
+        raise UserError(fault(missing, None, "missing", "oneloop compare SCRIPT --setups ddp zero2"))
+    return command.compare_setups(
+        arguments.started,
+        arguments.setups,
+        arguments.num_processes,
+        arguments.steps or 50,
+        arguments.output_dir,
+        arguments.script,
+    )
+
+
 def _parity(arguments: argparse.Namespace) -> int:
     folder = arguments.output_dir
     if folder is not None and folder.exists() and os.listdir(folder):
         raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
-    from toolkit import report
+    from toolkit import parity_table
 
     variants = [
         variant
         for model in arguments.model
-        for variant in compare.variants(model, arguments.full, arguments.mixed_precision)
+        for variant in parity.variants(model, arguments.full, arguments.mixed_precision)
     ]
     with tempfile.TemporaryDirectory() as temporary:
-        results = compare.run(variants, folder or Path(temporary))
-    report.show(results)
+        results = parity.run(variants, folder or Path(temporary))
+    parity_table.show(results)
     return 0 if all(result.same for result in results) else 1
 
 

@@ -54,6 +54,9 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
         say(f"nothing to train: it stands at step {at.step}, and this run ends after step {last_step}")
     checkpoints = Checkpoints(engine, data, arguments, output_dir, train.sampler, total_steps)
     with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
+        if arguments.save_initial and at.step == 0:
+            checkpoints.save(at, initial=True)
+            monitor.first_save_seconds = (checkpoints.written or {}).get("seconds", 0.0)
         if at.evaluation_due:  # the run that was resumed had ended before it
             _evaluate(engine, evaluation, metrics, at, monitor)
         for batches in _steps(train, at, last_step):
@@ -79,7 +82,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
                 _evaluate(engine, evaluation, metrics, at, monitor)
         monitor.flush()
         checkpoints.save(at)
-        monitor.not_saved = checkpoints.failed
+        monitor.checkpoint, monitor.not_saved = checkpoints.written, checkpoints.failed
     lost = on_rank_0(lambda: checkpoints.failed or monitor.unwritten)
     if lost or stop.gate.signal:
         raise stop.Ended(3 if lost else stop.exit_code())

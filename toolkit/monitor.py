@@ -20,8 +20,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from toolkit import stop, watch
 from toolkit.checkpoint.keep import versions
 from toolkit.checkpoint.position import Position
+from toolkit.curves import draw
 from toolkit.engines import Engine, StepStats
-from toolkit.engines.ranks import every_rank
+from toolkit.engines.ranks import communication, every_rank
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import say
 
@@ -41,6 +42,8 @@ class Monitor:
         self.total_steps = total_steps
         self.steps = self._resumed_at = at.step
         self.scores = at.scores
+        self.checkpoint: dict[str, float] | None = None  # bytes and seconds of the last that was written
+        self.first_save_seconds = 0.0  # of --save_initial, which are no wait for the first step
         self.not_saved = False  # whether the last checkpoint found no room on the disk
         self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
@@ -97,7 +100,7 @@ class Monitor:
         """An optimizer step has ended. Nothing is read off the device until the next write."""
         if self._first_step is None:
             stats.loss.item()  # the one wait outside logging: it dates the first step
-            self._first_step = time.time() - _process_start()
+            self._first_step = time.time() - _process_start() - self.first_save_seconds
         row = {
             "step": self.steps,
             "updates": self.engine.updates,
@@ -206,6 +209,7 @@ class Monitor:
 
     def _finish(self) -> None:
         peaks = every_rank(_peak_memory_bytes(self.engine.device))
+        stages = self.engine.stage_times()
         if not self._writes:
             return
         self.flush()
@@ -213,13 +217,21 @@ class Monitor:
         cause = stop.gate.signal and {"rank": self.setup.rank, "step": self.steps, "message": stop.reason()}
         if self.not_saved:
             cause = {"rank": self.setup.rank, "step": self.steps, "message": "the last checkpoint is not saved"}
-        self._write_summary(peak_memory_bytes=peaks, error=cause)
+        costs = {"checkpoint": self.checkpoint, "pipeline": stages, "communication": communication()}
+        self._write_summary(peak_memory_bytes=peaks, **costs, error=cause)
+        self._draw()
         numbers = {name: value for name, value in sorted(self.scores.items()) if isinstance(value, float)}
         scores = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         seconds, how = time.time() - self._began, f"{cause['message']}: " if cause else "done: "
         skipped = self.steps - self.engine.updates
         told = f", skipped {skipped} of {self.steps} steps for fp16 overflow," if skipped else ""
         say(f"{how}{scores or 'no evaluation'} after {self.steps} steps{told} in {seconds:.1f} s, in {self.output_dir}")
+
+    def _draw(self) -> None:
+        try:
+            draw(self.output_dir, self.setup.title())
+        except OSError as error:
+            say(f"warning: curves.png could not be written ({error})")
 
 
 def _not_finite(value: Any) -> bool:

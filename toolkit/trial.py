@@ -1,4 +1,4 @@
-"""What `compare` runs in each rank: the trainings of a plan, one after another in one process group.
+"""What `parity` runs in each rank: the trainings of a plan, one after another in one process group.
 
 torchrun --nproc_per_node 2 -m toolkit.trial PLAN.json
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.compare import Case, Variant
+from toolkit.parity import Case, Variant
 
 
 def _work(plan: Path) -> None:

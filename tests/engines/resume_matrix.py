@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from toolkit.compare import Case, Result, Variant, launch, measure
+from toolkit.parity import Case, Result, Variant, launch, measure
 
 STEPS, SAVED_AT = 23, 13  # in the middle of an epoch, for both models
 SETUPS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import shutil
+import time
 from argparse import Namespace
 from dataclasses import asdict
 from importlib.metadata import version
@@ -42,22 +43,31 @@ class Checkpoints:
         # A run that goes on in its folder has the checkpoint that it stands at.
         there = on_rank_0(lambda: [each.name for each in find(self.folder)])
         self._saved_step = int(there[-1].partition("-")[2]) if there else 0
+        self.written: dict[str, float] | None = None  # bytes on disk, all ranks', and seconds of the last that was
 
     def due(self, at: Position) -> bool:
         if self.every is None:
             return False
         return at.index == 0 if self.every == "epoch" else at.step % self.every == 0
 
-    def save(self, at: Position) -> None:
-        """Write a checkpoint of this step, once; a failure is told, and the next save tries again. Collective."""
-        if at.step not in (0, self._saved_step):
+    def save(self, at: Position, *, initial: bool = False) -> None:
+        """Write a checkpoint of this step, once; a failure is told, and the next save tries again. Collective.
+
+        Args:
+            initial: of the weights before the first step, step 0.
+        """
+        if initial or at.step != self._saved_step:
             folder = self.folder / name_of(at.step)
+            began = time.perf_counter()
             problem = save(self.engine, folder, self._about(at), self._add_files)
             self.failed = problem is not None
             if self.failed:
                 say(f"warning: checkpoint {folder.name} could not be written ({problem}); earlier ones are whole")
                 return
             self._saved_step = at.step
+            if self.engine.setup.rank == 0:
+                size = sum(path.stat().st_size for path in folder.iterdir())
+                self.written = {"bytes": size, "seconds": time.perf_counter() - began}
         on_rank_0(lambda: self._prune(at))
 
     def _about(self, at: Position) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _with_buckets(config: dict[str, Any] | None, model: nn.Module) -> dict[str, 
 
 
 def _reset_accelerate() -> None:
-    # Accelerate keeps one strategy per process in class state; a second engine (compare, tests) needs a fresh one.
+    # Accelerate keeps one strategy per process in class state; a second engine (parity, tests) needs a fresh one.
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     PartialState._reset_state()

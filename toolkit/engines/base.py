@@ -127,6 +127,10 @@ class Engine(ABC):
     def _owned_buffers(self) -> list[Tensor]:
         """Buffers of the layers this rank holds."""
 
+    def stage_times(self) -> dict[str, Any] | None:
+        """How long a pipeline's stages work in a step (see `StageClock.stages`); None without stages. Collective."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - optional: engines without global state need nothing
         """Release what the libraries keep globally, so that another engine may follow in this process."""
 

@@ -18,6 +18,7 @@ from toolkit.data.batch import Batch
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import take
 from toolkit.engines.ranks import every_rank
+from toolkit.engines.stage_clock import StageClock
 from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_scaler, zero_slots
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
@@ -62,6 +63,7 @@ class PipelineEngine(Engine):
         self.device = self.engine.device
         self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
         self._set_masters()
+        self._clock = StageClock(self.engine, self.device)
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.layer_ranges = [(module.parts[i], module.parts[i + 1]) for i in range(setup.stages)]
         say("layers: " + ", ".join(f"stage {n} {a}-{b - 1}" for n, (a, b) in enumerate(self.layer_ranges)))
@@ -83,10 +85,14 @@ class PipelineEngine(Engine):
         count = self.setup.gradient_accumulation_steps
         feed = (self._feed(batch, self._scale(batch)) for batch in take(batches, count))
         loss_scale = float(self.scaler.cur_scale) if self.scaler is not None else None
+        self._clock.begin()
         loss = self.engine.train_batch(feed)  # middle stages pull nothing
         grad_norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float()
         skipped = self.scaler is not None and bool(self.engine.optimizer.overflow)
         return self._stepped(loss, grad_norm, loss_scale, skipped)
+
+    def stage_times(self) -> dict[str, Any] | None:
+        return self._clock.stages(self.engine.stage_id)
 
     def _evaluate_rows(self, batches: Iterable[Batch], count: int) -> Tensor:
         """The last stage scores: `eval_batch` hands out the last micro-batch's logits only, so the loss function,

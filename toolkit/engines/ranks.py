@@ -1,7 +1,9 @@
-"""What the ranks tell each other besides gradients. Each function is collective; alone, without a group, it is free."""
+"""What the ranks tell each other besides gradients. Each function is collective but `communication`; alone, without a
+group, it is free."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -47,3 +49,14 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(parts, padded)
     return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
+
+
+def communication() -> dict[str, dict[str, int]] | None:
+    """{operation: {"calls", "bytes"}} on this rank, of a run whose JSON has `comms_logger` enabled; else None."""
+    comm = sys.modules.get("deepspeed.comm.comm")  # of an engine that has it
+    if comm is None or not comm.comms_logger.enabled:
+        return None
+    return {
+        name: {"calls": sum(row[0] for row in sizes.values()), "bytes": sum(n * row[0] for n, row in sizes.items())}
+        for name, sizes in comm.comms_logger.comms_dict.items()
+    }

@@ -159,6 +159,12 @@ class Setup:
             f"{precision}, {batch} ({given}), clip {self.max_grad_norm:g} ({self.origins['max_grad_norm']})"
         )
 
+    def title(self) -> str:
+        """A few words: strategy, ranks, precision, global batch."""
+        precision = "fp32" if self.mixed_precision == "no" else self.mixed_precision
+        precision += " weights" if self.weight_dtype != "float32" else ""
+        return f"{self.strategy}, {_plural(self.world_size, 'rank')}, {precision}, batch {self.train_batch_size}"
+
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """{name: {"value": ..., "origin": ..., "overrode": ...}} of every value, for summary.json and `check`.
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import compare
-from toolkit.compare import Case, Result, Variant
+from toolkit import parity
+from toolkit.parity import Case, Result, Variant
 
 Runner = Callable[[str], list[Result]]
-IDS = [f"{name}-{ranks}" for name, ranks, _ in compare.SETUPS]
+IDS = [f"{name}-{ranks}" for name, ranks, _ in parity.SETUPS]
 ENGINE = {
     "single-1": {"cnn": "CNN", "bert": "BertForSequenceClassification"},
     "ddp-2": "DistributedDataParallel",
@@ -27,7 +27,7 @@ ENGINE = {
 }
 STAGE = {"zero1-2": 1, "zero2-2": 2, "zero3-2": 3, "zero2_offload-2": 2, "zero3_offload-2": 3}
 STAGE |= dict.fromkeys(("pipeline-2", "pipeline-3", "pipeline_dp-4"), 1)
-STAGES = {name: stages for name, (_, _, stages) in zip(IDS, compare.SETUPS, strict=True)}
+STAGES = {name: stages for name, (_, _, stages) in zip(IDS, parity.SETUPS, strict=True)}
 # (loss, weights, worst parameter). Measured, the largest over setups and variants: CNN 2.0e-7, 5.2e-7, 2.5e-6; BERT
 # 3.0e-7, 1.1e-5, 3.9e-5.
 BOUNDS = {"cnn": (1e-6, 2e-6, 1e-5), "bert": (1e-6, 3e-5, 1.5e-4)}
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
     def run(model: str) -> list[Result]:
         if model not in done:
-            done[model] = compare.run(compare.variants(model), tmp_path_factory.mktemp(model))
+            done[model] = parity.run(parity.variants(model), tmp_path_factory.mktemp(model))
         return done[model]
 
     return run
@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 @pytest.mark.parametrize("setup", IDS)
 def test_a_setup_trains_what_one_process_trains(model: str, setup: str, trained: Runner) -> None:
     results = [r for r in trained(model) if f"{r.case.setup}-{r.case.ranks}" == setup and r.case.variant.steps == 22]
-    assert {r.case.variant for r in results} >= set(compare.variants(model))
+    assert {r.case.variant for r in results} >= set(parity.variants(model))
     for result in results:
         swapped = setup.endswith("_offload-2") and result.case.variant.optimizer == "adamw"
         loss, weights, parameter = (OFFLOADED if swapped else BOUNDS)[model]
@@ -85,12 +85,12 @@ def test_a_setup_gets_the_engine_it_asked_for(model: str, setup: str, trained: R
 @pytest.mark.parametrize("model", ["cnn", "bert"])
 def test_clipping_was_active(model: str, trained: Runner) -> None:
     clipped = [r for r in trained(model) if r.case.variant.max_grad_norm]
-    assert len(clipped) >= 2 * len(compare.SETUPS)
+    assert len(clipped) >= 2 * len(parity.SETUPS)
     # Measured: 22 of 22 steps for the CNN, 18 to 22 for BERT.
-    assert min(sum(norm > compare.CLIP[model] for norm in r.grad_norms) for r in clipped) >= 18
+    assert min(sum(norm > parity.CLIP[model] for norm in r.grad_norms) for r in clipped) >= 18
 
 
-ALL_SETUPS = compare.SETUPS[1:]
+ALL_SETUPS = parity.SETUPS[1:]
 # Setups, and bounds of (loss, weights, worst parameter) against one process of the same precision and of the loss
 # against fp32. Measured over all setups: CNN bf16 1.4e-3, 2.1e-3, 2.2e-3, 1.6e-3; BERT bf16 4.3e-3, 3.8e-2, 6.5e-2,
 # 4.4e-3 (embeddings, whose steps are smaller than a bf16 digit); CNN fp16 2.5e-4, 2.7e-4, 3.5e-4, 2.9e-4.
@@ -106,7 +106,7 @@ def test_in_16_bit_setups_stay_together(model: str, precision: str, tmp_path: Pa
     """bf16 as autocast and with 16-bit weights, fp16 with loss scaling active. Every setup and model:
     `oneloop parity --mixed_precision bf16` and `fp16`."""
     setups, (loss, weights, parameter, fp32) = IN_16_BIT[model, precision]
-    for result in compare.run(compare.variants(model, mixed_precision=precision), tmp_path, setups):
+    for result in parity.run(parity.variants(model, mixed_precision=precision), tmp_path, setups):
         where = f"{result.case.folder}: {result.parameter_name}"
         assert result.loss <= loss, where
         assert result.weights <= weights, where
@@ -122,20 +122,20 @@ def test_in_16_bit_setups_stay_together(model: str, precision: str, tmp_path: Pa
 def test_the_articles_cnn_over_five_seeds(tmp_path: Path) -> None:
     """ReLU and max pooling have ties that rounding decides: one flip lifts a run, the median stays."""
     variants = [Variant("cnn_article", seed=seed) for seed in range(5)]
-    results = compare.run(variants, tmp_path, [("ddp", 2, 1), ("zero3", 2, 1), ("pipeline", 2, 2)])
+    results = parity.run(variants, tmp_path, [("ddp", 2, 1), ("zero3", 2, 1), ("pipeline", 2, 2)])
     for setup in ("ddp", "zero3", "pipeline"):
         runs = [r for r in results if r.case.setup == setup]
         assert len(runs) == 5
-        assert statistics.median(r.loss for r in runs) <= compare.BOUNDS["no"].loss
-        assert statistics.median(r.weights for r in runs) <= compare.BOUNDS["no"].weights
-        assert statistics.median(r.parameter for r in runs) <= compare.BOUNDS["no"].parameter
+        assert statistics.median(r.loss for r in runs) <= parity.BOUNDS["no"].loss
+        assert statistics.median(r.weights for r in runs) <= parity.BOUNDS["no"].weights
+        assert statistics.median(r.parameter for r in runs) <= parity.BOUNDS["no"].parameter
         assert max(r.loss for r in runs) <= 1e-4
         assert max(r.parameter for r in runs) <= 1e-2
 
 
 def test_a_real_pretrained_bert(tmp_path: Path) -> None:
     """MiniLM with its own weights, a few steps; 22 of them in every setup by `oneloop parity --model minilm`."""
-    results = compare.run([Variant("minilm", steps=6)], tmp_path, [("ddp", 2, 1), ("pipeline", 2, 2)])
+    results = parity.run([Variant("minilm", steps=6)], tmp_path, [("ddp", 2, 1), ("pipeline", 2, 2)])
     for result in results:
         assert result.same, f"{result.case.setup}: {result.loss} {result.weights} {result.parameter_name}"
 
@@ -143,8 +143,8 @@ def test_a_real_pretrained_bert(tmp_path: Path) -> None:
 def test_a_difference_is_seen(tmp_path: Path) -> None:
     """The measure itself: clipping that takes 11 % off three gradients of six is outside the bounds."""
     first, second = (Variant("cnn", optimizer="sgd", steps=6, max_grad_norm=clip) for clip in (0.0, 0.25))
-    compare.run([first, second], tmp_path, [])
-    result = compare.measure(Case(second, "single", 1), Case(first, "single", 1), tmp_path)
+    parity.run([first, second], tmp_path, [])
+    result = parity.measure(Case(second, "single", 1), Case(first, "single", 1), tmp_path)
     assert not result.same
-    assert result.loss > compare.BOUNDS["no"].loss
-    assert result.weights > compare.BOUNDS["no"].weights
+    assert result.loss > parity.BOUNDS["no"].loss
+    assert result.weights > parity.BOUNDS["no"].weights

@@ -1,4 +1,4 @@
-"""Tables of what `compare` measured."""
+"""Tables of what `parity` measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from toolkit.compare import BOUNDS, ZERO_GRADIENT, Result
+from toolkit.parity import BOUNDS, ZERO_GRADIENT, Result
 
 
 def show(results: Sequence[Result]) -> None:

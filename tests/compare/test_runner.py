@@ -1,0 +1,122 @@
+"""Setups are started one after another; one that fails stops nothing, and nothing outlives the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from toolkit.compare import runner
+from toolkit.compare.runner import run_all
+from toolkit.compare.setups import Start
+
+# A launcher that writes a run, and then does as it is told.
+LAUNCHER = """
+import json, os, signal, subprocess, sys, time
+folder, then = sys.argv[1:]
+os.makedirs(folder)
+setup = {"world_size": {"value": 2, "origin": "test", "overrode": None}}
+open(folder + "/summary.json", "w").write(json.dumps({"setup": setup, "error": None}))
+open(folder + "/metrics.jsonl", "w").write('{"step": 1, "loss": 2.5}\\n{"step": 1}\\n')
+if then == "refuse":
+    print("some library's line")
+    print("oneloop: error: --learning_rate: -1.0: must be 0 or more; correct the value")
+    sys.exit(2)
+if then == "crash":
+    raise RuntimeError("boom")
+if then == "orphan":  # a rank in a session of its own, which SIGTERM does not end
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
+    code += "time.sleep(300)"
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    open(folder + "/pid", "w").write(str(child.pid))
+    time.sleep(300)
+"""
+
+
+def start(tmp_path, then, label=None, **more):
+    folder = tmp_path / "runs" / (label or then)
+    command = (sys.executable, "-c", LAUNCHER, str(folder), then)
+    return Start(label or then, folder, command, 2, environ=dict(os.environ), **more)
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path, capfd):
+    refused = ("a.json: gradient_cliping: unknown key",)
+    starts = [start(tmp_path, "refuse"), start(tmp_path, "crash"), start(tmp_path, "-", "bad", errors=refused)]
+    runs = list(run_all([*starts, start(tmp_path, "well")], steps=1))
+    assert [run.label for run in runs] == ["refuse", "crash", "bad", "well"]
+    assert runs[0].errors == ("--learning_rate: -1.0: must be 0 or more; correct the value",)
+    assert (runs[1].errors[0], runs[1].errors[-1]) == ("ended with 1", "RuntimeError: boom")
+    assert runs[2].errors == refused
+    assert not (tmp_path / "runs" / "bad").exists()
+    assert (runs[3].errors, runs[3].ranks, [row["loss"] for row in runs[3].rows]) == ((), 2, [2.5])
+    told = capfd.readouterr().err
+    assert f"oneloop: refuse (1/4): 2 ranks, output in {tmp_path}/runs/refuse.log" in told
+    assert "oneloop: bad (3/4): not started: a.json: gradient_cliping: unknown key" in told
+    assert "oneloop: well (4/4): done, " in told
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+COMPARE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import test_runner
+from toolkit.compare import runner
+from toolkit.compare.runner import Interrupted, run_all
+runner.GRACE_SECONDS = 1.0
+folder = Path(sys.argv[2])
+starts = [test_runner.start(folder, *then) for then in (("well",), ("orphan",), ("-", "last"))]
+done = []
+try:
+    for run in run_all(starts, 1):
+        done.append(run.label)
+except Interrupted as end:
+    print(done)
+    sys.exit(end.code)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_every_process_and_keeps_what_is_done(tmp_path, number, code):
+    command = [sys.executable, "-c", COMPARE, str(Path(__file__).parent), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pid, end = tmp_path / "runs" / "orphan" / "pid", time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < end and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(2 * runner._POLL_SECONDS)  # until it has been seen
+    orphan = psutil.Process(int(pid.read_text()))
+    launcher = orphan.ppid()
+    process.send_signal(number)
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "['well']\n")
+    assert "oneloop: ending the running setup; what is done is kept" in told
+    assert [each for each in (orphan.pid, launcher) if lives(each)] == []
+    assert not (tmp_path / "runs" / "last").exists()
+
+
+def test_a_run_that_is_no_run_is_refused(tmp_path):
+    from toolkit.compare.runs import read_run
+    from toolkit.errors import UserError
+
+    with pytest.raises(UserError, match="no run of oneloop stands there"):
+        read_run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n[1]\n')
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match="metrics.jsonl: line 2: 'unreadable': expected an object, got list"):
+        read_run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    (tmp_path / "summary.json").write_text(json.dumps({"error": {"rank": 1, "step": 7, "message": "gone"}}))
+    assert read_run(tmp_path).errors == ("rank 1, step 7: gone",)

@@ -1,0 +1,1 @@
+"""Setups side by side: whether they train alike, and what each costs."""

@@ -1,0 +1,128 @@
+"""`oneloop compare`: from the command line to tables and files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from toolkit.compare.runner import Interrupted, run_all
+from toolkit.compare.runs import FAILED, REFERENCE, Comparison, Measured, Run, read_run
+from toolkit.compare.setups import plan_starts
+from toolkit.errors import UserError, fault
+from toolkit.launch import say
+
+
+def compare_setups(
+    script: str,
+    setups: Sequence[str],
+    num_processes: Sequence[int],
+    steps: int,
+    output_dir: Path | None,
+    script_arguments: Sequence[str],
+) -> int:
+    """Start every setup and tell how it trains beside the first that ran. Returns the exit code.
+
+    Raises:
+        UserError: see `plan_starts`; an `output_dir` that is not empty.
+    """
+    name = f"compare-{Path(script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = output_dir if output_dir is not None else Path("runs", name)
+    _check_new(folder)
+    starts, notes = plan_starts(script, setups, num_processes, steps, folder, script_arguments)
+    _make(folder)
+    for note in notes:
+        say(note)
+    runs: list[Run] = []
+    code = None
+    try:
+        for run in run_all(starts, steps):
+            runs.append(run)
+    except Interrupted as end:
+        code = end.code
+        runs += [Run(start.label, start.folder, errors=("interrupted",)) for start in starts[len(runs) :]]
+    families = [start.label.rpartition(" x")[0] or start.label for start in starts]
+    comparison = _compared(script, runs, families, notes)
+    return _tell(comparison, folder) if code is None else (_tell(comparison, folder), code)[1]
+
+
+def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
+    """The same of runs that were there; the first is the reference."""
+    runs = [read_run(folder) for folder in folders]
+    folder = output_dir if output_dir is not None else Path("runs", f"compare-{datetime.now():%Y%m%d-%H%M%S}")
+    _check_new(folder)
+    _make(folder)
+    labels = [run.label for run in runs]
+    runs = [
+        Run(f"{run.label} ({labels[:n].count(run.label) + 1})" if run.label in labels[:n] else run.label, run.folder,
+            run.rows, run.scored, run.summary, run.errors)
+        for n, run in enumerate(runs)
+    ]  # fmt: skip
+    return _tell(_compared("", runs, [run.label for run in runs], []), folder)
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        line = fault("--output_dir", str(folder), f"cannot be made ({error.strerror})", "name another folder")
+        raise UserError(line) from None
+
+
+def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str]) -> Comparison:
+    """Everything measured against the first run that is whole."""
+    from toolkit.compare.speed import with_costs, with_efficiencies
+    from toolkit.compare.verdict import describe, judge
+
+    reference = next((run for run in runs if not run.errors), None)
+    notes = list(notes)
+    if reference is not None and reference is not runs[0]:
+        notes.append(f"{runs[0].label} failed, the reference is {reference.label}")
+    measured: list[Measured] = []
+    for run in runs:
+        if run.errors or reference is None:
+            each = describe(run, FAILED, cause="\n".join(run.errors))
+        elif run is reference:
+            each = describe(run, REFERENCE)
+        else:
+            each = judge(run, reference)
+        measured.append(with_costs(each, run))
+    measured = with_efficiencies(measured, families)
+    return Comparison(script, tuple(runs), tuple(measured), _environment(), tuple(notes))
+
+
+def _environment() -> dict[str, Any]:
+    from toolkit.checkpoint.keep import versions
+    from toolkit.setup.device import count_gpus
+
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": f"{datetime.now():%Y-%m-%d %H:%M}",
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": count_gpus(os.environ),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "cores / ranks"),
+        **versions(),
+    }
+
+
+def _tell(comparison: Comparison, folder: Path) -> int:
+    from toolkit.compare.output import show, write_csv, write_json
+    from toolkit.compare.page import write_page
+
+    write_json(comparison, folder / "compare.json")
+    write_csv(comparison, folder / "compare.csv")
+    write_page(comparison, folder / "report.html")
+    show(comparison)
+    say(f"report: {folder / 'report.html'}, compare.json and compare.csv beside it")
+    return 0 if comparison.alike else 1
