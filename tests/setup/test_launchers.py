@@ -290,3 +290,9 @@ def test_two_jsons_of_one_name_that_differ_are_refused(write, tmp_path):
     )
     write("a.json", zero(2))
     assert check(**asked).errors == ()
+
+
+def test_a_name_that_no_file_has_is_a_line(write):
+    text = 'distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: "a\\0b"}\n'
+    (line,) = check({"CUDA_VISIBLE_DEVICES": ""}, config_file=write("a.yaml", text)).errors
+    assert line.startswith("a.yaml: deepspeed_config.deepspeed_config_file: 'a\\x00b': no such file, searched from")

@@ -265,7 +265,7 @@ def _two_files(path: str, yaml: str, origin: str) -> list[str]:
     try:
         if not yaml or os.path.isabs(path) or filecmp.cmp(path, other, shallow=False):
             return []
-    except OSError:  # one of them is not there
+    except (OSError, ValueError):  # one of them is not there, or has a name that no file has
         return []
     reason = f"one stands in {os.getcwd()}, another one beside {yaml}, and they differ"
     return [fault(origin, path, reason, "name the one that is meant with its folder")]
