@@ -32,11 +32,13 @@ def squared(outputs, targets):
     return (outputs.reshape(-1) - targets.reshape(-1)) ** 2
 
 
-def material():
+def material(reverse=False):
     """Targets grow from batch to batch, and so do the gradients: clipping first acts after some steps."""
     drawn = torch.Generator().manual_seed(1)
     inputs = torch.randn(40, 6, generator=drawn)
     targets = inputs.sum(1, keepdim=True) * torch.linspace(0.2, 4, 40)[:, None]
+    if reverse:
+        targets = targets.flip(0)
     return toolkit.Data(TensorDataset(inputs, targets), TensorDataset(inputs[:10], targets[:10]))
 
 
@@ -49,17 +51,24 @@ def one_short(real):
 def silently(fault, optimizer):
     """A fault in the update, or in the schedule, that no setup tells."""
 
+    changed = {
+        "decays": {"weight_decay": 0.1},
+        "momentum": {"momentum": 0.9},
+        "betas": {"betas": (0.5, 0.9)},
+    }
+    bounds = {"clips": 20.0, "clips all": 0.5}
+
     def before(*_):
         groups = optimizer.param_groups
-        if fault == "clips":
-            nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], 20.0)
-        elif fault == "decays":
-            for group in groups:
-                group["weight_decay"] = 0.1
+        if fault in bounds:
+            nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], bounds[fault])
+        for group in groups:
+            group.update(changed.get(fault, {}))
 
     hook = optimizer.register_step_pre_hook(before)
     patches = {
         "schedule": patch.object(loop, "lr_at", lambda updates, real=loop.lr_at, **k: real(2 * updates, **k)),
+        "does not clip": patch.object(nn.utils, "clip_grads_with_norm_", lambda *_: None),
         "drops": patch.object(Sampler, "global_batch", one_short(Sampler.global_batch)),
     }
     try:
@@ -69,9 +78,9 @@ def silently(fault, optimizer):
         hook.remove()
 
 
-def train(folder, *argv, fault="", norm=False, dropout=0.0, **values):
+def train(folder, argv=(), fault="", norm=False, dropout=0.0, **values):
     """The run in `folder`, read as `compare` reads it."""
-    given = ["--output_dir", str(folder), "--max_train_steps", "8", "--save_initial", *argv]
+    given = ["--output_dir", str(folder), "--max_train_steps", "8", "--save_initial", "true", *argv]
     arguments = toolkit.parse_arguments(given, description="", defaults={"dropout": dropout})
     values = {"train_batch_size": 8, "optimizer": "sgd", "learning_rate": 0.02, "momentum": 0.0} | values
     values = {"max_grad_norm": 0.0, "lr_scheduler_type": "linear"} | values
@@ -86,7 +95,9 @@ def train(folder, *argv, fault="", norm=False, dropout=0.0, **values):
     engine = toolkit.prepare(lambda: Small(norm, dropout, fault == "reduced"), squared, optimizer_fn, setup)
     if fault == "weights":
         state = dict(engine.named_state())
-        engine.load_named_state((state | {"head.weight": 3 * state["head.weight"]}).items())
+        engine.load_named_state((state | {"head.weight": 1.5 * state["head.weight"]}).items())
+    if fault == "scale":
+        engine.scaler.cur_scale = 1.0
     if fault == "masks":
         torch.manual_seed(5)
     with silently(fault, engine.torch_optimizer):
@@ -100,5 +111,5 @@ def train(folder, *argv, fault="", norm=False, dropout=0.0, **values):
                 real()
 
             engine.sync_buffers = drift
-        toolkit.fit(engine, material(), arguments)
+        toolkit.fit(engine, material(reverse=fault == "data"), arguments)
     return read_run(folder)

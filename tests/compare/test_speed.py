@@ -1,6 +1,5 @@
 """What a run costs, from what it wrote."""
 
-import json
 from itertools import product
 
 import pytest
@@ -10,9 +9,7 @@ from toolkit.compare.speed import idle_shares, with_costs, with_efficiencies
 from toolkit.compare.verdict import describe
 
 
-def run(tmp_path, rates, every, **summary):
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "arguments.json").write_text(json.dumps({"logging_steps": every}))
+def run(tmp_path, rates, **summary):
     rows = tuple({"step": n, "loss": 1.0, "samples_per_second": rate} for n, rate in enumerate(rates, 1))
     return Run("a", tmp_path, rows, (), {"setup": {}, **summary})
 
@@ -23,7 +20,7 @@ def costs(*args, **more):
 
 
 def test_the_first_interval_of_logging_is_no_speed(tmp_path):
-    got = costs(tmp_path, [10.0] * 4 + [100.0] * 4 + [120.0] * 4 + [110.0] * 4 + [400.0], 4)
+    got = costs(tmp_path, [10.0] * 4 + [100.0] * 4 + [120.0] * 4 + [110.0] * 4 + [400.0])
     assert (got.samples_per_second, got.spread) == (110.0, (105.0, 115.0))
 
 
@@ -31,13 +28,14 @@ def test_the_first_interval_of_logging_is_no_speed(tmp_path):
     ("rates", "expected"),
     [
         ([50.0] * 4, (50.0, None)),
-        ([50.0] * 3, (None, None)),
+        ([], (None, None)),
         ([5.0] * 4 + [70.0] * 4, (70.0, None)),
         ([5.0] * 4 + [None] * 4 + [7.0] * 4, (7.0, None)),
+        ([5.0] * 4 + [70.0] * 4 + [50.0] * 2 + [90.0], (60.0, (55.0, 65.0))),  # a save after the tenth step
     ],
 )
 def test_few_intervals(tmp_path, rates, expected):
-    got = costs(tmp_path, rates, 4)
+    got = costs(tmp_path, rates)
     assert (got.samples_per_second, got.spread) == expected
 
 
@@ -45,7 +43,7 @@ def test_what_the_summary_says(tmp_path):
     counted = {"all_reduce": {"calls": 3, "bytes": 300}, "broadcast": {"calls": 1, "bytes": 20}}
     checkpoint = {"bytes": 77, "seconds": 0.5}
     more = {"seconds_to_first_step": 2.5, "peak_memory_bytes": [5, 6]}
-    got = costs(tmp_path, [], 10, communication=counted, checkpoint=checkpoint, pipeline=None, **more)
+    got = costs(tmp_path, [], communication=counted, checkpoint=checkpoint, pipeline=None, **more)
     assert (got.communication_bytes, got.checkpoint_bytes, got.checkpoint_seconds) == (320, 77, 0.5)
     assert (got.seconds_to_first_step, got.peak_memory_bytes, got.idle) == (2.5, (5, 6), None)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from statistics import median, quantiles
 from typing import Any
 
@@ -37,17 +37,14 @@ def with_costs(measured: Measured, run: Run) -> Measured:
 def _rates(run: Run) -> list[float]:
     """Samples per second of each interval of logging but the first, in which buffers and kernels are made.
 
-    A run writes every `logging_steps` rows together, with one rate; the last interval may be shorter.
+    The rows that a run writes together have one rate. Intervals that a save or the end cut to less than half are left
+    out: a few steps are no measure.
     """
-    every = 10
-    try:
-        arguments = json.loads((run.folder / "config" / "arguments.json").read_text(encoding="utf-8"))
-        every = int(arguments["logging_steps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # a run of another version: its default
-    rates = [row.get("samples_per_second") for row in run.rows[every - 1 :: every]]
-    known = [float(rate) for rate in rates if rate is not None]
-    return known[1:] or known
+    intervals = [(rate, len(list(rows))) for rate, rows in groupby(row.get("samples_per_second") for row in run.rows)]
+    known = [(float(rate), steps) for rate, steps in intervals if rate is not None]
+    known = known[1:] or known
+    longest = max((steps for _, steps in known), default=0)
+    return [rate for rate, steps in known if 2 * steps >= longest]
 
 
 def idle_shares(stages: dict[str, Any], micro_batches: int) -> dict[str, Any]:

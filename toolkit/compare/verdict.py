@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
 from toolkit.checkpoint import Checkpoint, find, newest_whole
-from toolkit.compare.causes import likely_cause, other_precision
-from toolkit.compare.runs import DIFFERS, SAME, TOLERANCE, Measured, Run
+from toolkit.compare.causes import likely_cause, other_precision, paired, relative
+from toolkit.compare.runs import DIFFERS, FAILED, SAME, TOLERANCE, Measured, Run
+from toolkit.errors import UserError
 from toolkit.parity import BOUNDS, OFFLOADED_ADAM, ZERO_GRADIENT, Bounds
 
 # ReLU and max pooling have ties that rounding decides: one flip lifts the CNN's loss deviation to 3e-5 and a
@@ -24,6 +29,10 @@ class Weights:
     name: str = ""
     zero_gradient: float = 0.0  # largest absolute difference of the parameters whose exact gradient is 0
     buffers: dict[str, float] = field(default_factory=dict)  # relative difference of each that is apart
+    start: bool | None = None  # whether both began with the same; None where not both kept it
+    optimizers: tuple[str, str] = ("", "")  # class names, as the checkpoints have them
+    total_steps: tuple[int, int] | None = None
+    note: str = ""  # why they are not related
 
 
 def describe(run: Run, verdict: str, cause: str = "") -> Measured:
@@ -35,104 +44,130 @@ def describe(run: Run, verdict: str, cause: str = "") -> Measured:
 
 
 def judge(run: Run, reference: Run) -> Measured:
-    """The run beside the reference, with which it shares seed and global batch; both are whole."""
-    pairs = list(zip(run.rows, reference.rows, strict=False))
-    deviations = [_relative(a.get("loss"), b.get("loss")) for a, b in pairs]
+    """The run beside the reference, which is whole and shares seed and global batch with it."""
+    if run.errors:
+        return describe(run, FAILED, cause="\n".join(run.errors))
+    pairs = paired(run, reference)
+    deviations = {b["step"]: relative(a.get("loss"), b.get("loss")) for a, b in pairs}
     weights = compare_weights(run, reference)
     bounds = _bounds(run, reference)
     told = replace(
         describe(run, DIFFERS),
-        loss=max(deviations, default=None),
-        grad_norm=max((_relative(a.get("grad_norm"), b.get("grad_norm")) for a, b in pairs), default=None),
+        loss=max(deviations.values(), default=None),
+        grad_norm=max((relative(a.get("grad_norm"), b.get("grad_norm")) for a, b in pairs), default=None),
         learning_rate=max((abs(a["learning_rate"] - b["learning_rate"]) for a, b in pairs), default=None),
         weights=weights.whole,
         parameter=weights.worst,
         parameter_name=weights.name,
     )
-    for verdict, bound in bounds:
+    for verdict, bound in [(SAME, BOUNDS["no"]), *((TOLERANCE, bound) for bound in bounds)]:
         if _within(told, weights, bound, run, reference):
-            return replace(told, verdict=verdict, cause=other_precision(run, reference))
-    limit = bounds[0][1].loss
-    step = next((a["step"] for (a, _), deviation in zip(pairs, deviations, strict=True) if deviation > limit), None)
-    return replace(told, step=step, cause=likely_cause(run, reference, step, weights.buffers))
+            ties = "as far apart as ties of ReLU and max pooling bring fp32" if bound is TIES else ""
+            said = [other_precision(run, reference), ties, weights.note]
+            return replace(told, verdict=verdict, cause="; ".join(filter(None, said)))
+    limit = bounds[0].loss if bounds[0] is not TIES else BOUNDS["no"].loss
+    step = next((step for step, deviation in deviations.items() if deviation > limit), None)
+    return replace(told, step=step, cause=likely_cause(run, reference, step, weights))
 
 
-def _relative(mine: float | None, other: float | None) -> float:
-    """What was not finite is null in metrics.jsonl: equal where both are."""
-    if mine is None or other is None:
-        return 0.0 if mine is other else math.inf
-    return abs(mine - other) / abs(other) if other else abs(mine)
-
-
-def _bounds(run: Run, reference: Run) -> list[tuple[str, Bounds]]:
-    """What each verdict allows, the tightest first."""
+def _bounds(run: Run, reference: Run) -> list[Bounds]:
+    """What the tolerance of their precision allows, the tightest first."""
     kinds = {str(each.value("mixed_precision") or "no") for each in (run, reference)}
     if kinds == {"no"}:
-        adam = [
-            OFFLOADED_ADAM
+        adam = any(
+            str(each.value("strategy")).endswith("_offload") and each.value("optimizer") != "sgd"
             for each in (run, reference)
-            if str(each.value("strategy")).endswith("_offload") and each.value("optimizer") != "sgd"
-        ]
-        return [(SAME, BOUNDS["no"]), *((TOLERANCE, bound) for bound in adam), (TOLERANCE, TIES)]
-    coarse = "bf16" if "bf16" in kinds else "fp16"
+        )
+        return [*([OFFLOADED_ADAM] if adam else []), TIES]
     if len(kinds) == 1:
-        return [(TOLERANCE, BOUNDS[coarse])]
-    return [(TOLERANCE, Bounds(max(BOUNDS[kind].fp32 for kind in kinds), math.inf, math.inf))]
+        return [BOUNDS[kind] for kind in kinds]
+    return [Bounds(max(BOUNDS[kind].fp32 for kind in kinds), math.inf, math.inf)]
 
 
 def _within(told: Measured, weights: Weights, bound: Bounds, run: Run, reference: Run) -> bool:
-    steps = len(reference.rows)
-    moved = 2 * steps * float(reference.value("learning_rate") or 0)
-    scores = [
-        _relative(run.summary["metrics"].get(name), value)
-        for name, value in reference.summary.get("metrics", {}).items()
-        if name == "loss"
-    ]
+    moved = 2 * len(reference.rows) * float(reference.value("learning_rate") or 0)
+    score, other = (each.summary.get("metrics", {}).get("loss") for each in (run, reference))
+    steps, samples = ([[row[name] for row in each.rows] for each in (run, reference)] for name in ("step", "samples"))
     return (
-        len(run.rows) == steps
+        steps[0] == steps[1]
+        and samples[0] == samples[1]
         and (told.loss or 0.0) <= bound.loss
         and not told.learning_rate
         and (weights.whole or 0.0) <= bound.weights
         and (weights.worst or 0.0) <= bound.parameter
         and weights.zero_gradient <= moved
         and max(weights.buffers.values(), default=0.0) <= bound.parameter
-        and all(score <= max(10 * bound.loss, 1e-4) for score in scores)
-        and [row["samples"] for row in run.rows] == [row["samples"] for row in reference.rows]
+        and relative(score, other) <= max(10 * bound.loss, 1e-4)
     )
 
 
 def compare_weights(run: Run, reference: Run) -> Weights:
-    """By name, one tensor at a time. Without the reference's checkpoint of step 0 there is nothing to relate to."""
-    mine, theirs, start = _last(run), _last(reference), _first(reference)
-    if mine is None or theirs is None or mine.step != theirs.step:
-        return Weights()
-    trained = {name: entry["trained"] for name, entry in theirs.about["parameters"].items()}
-    result, apart, moved, ratios = Weights(), 0.0, 0.0, {}
+    """What the last whole checkpoints of two runs hold; what cannot be compared is told in `note`."""
+    result = Weights()
+    try:
+        _compare(run, reference, result)
+    except (UserError, SafetensorError, OSError, KeyError) as error:
+        result = Weights(note=f"weights not compared: {error}")
+    return result
+
+
+def _compare(run: Run, reference: Run, result: Weights) -> None:
+    mine, theirs = _last(run), _last(reference)
+    if mine is None or theirs is None:
+        result.note = f"weights not compared: {(run if mine is None else reference).label} has no checkpoint"
+        return
+    result.optimizers = str(mine.about.get("optimizer", "")), str(theirs.about.get("optimizer", ""))
+    result.total_steps = mine.about["total_steps"], theirs.about["total_steps"]
+    begun, start = _first(run), _first(reference)
+    if begun is not None and start is not None and set(begun.names) == set(start.names):
+        result.start = all(torch.equal(begun.value(name), start.value(name)) for name in start.names)
+    if mine.step != theirs.step:
+        result.note = f"weights not compared: the last checkpoints are of step {mine.step} and of step {theirs.step}"
+        return
+    if start is None:
+        result.note = f"weights not compared: {reference.label} has not kept its first (--save_initial)"
+    _by_name(mine, theirs, start, result)
+
+
+def _by_name(mine: Checkpoint, theirs: Checkpoint, start: Checkpoint | None, result: Weights) -> None:
+    apart, moved, ratios = 0.0, 0.0, {}
+    if odd := sorted(set(mine.names) ^ set(theirs.names)):
+        result.whole = result.worst = math.inf
+        result.name = f"{odd[0]} (not in both)"
+        return
     for name in theirs.names:
-        if name not in mine.names or mine.shape(name) != theirs.shape(name):
-            return Weights(math.inf, math.inf, f"{name} (not in both)")
+        if mine.shape(name) != theirs.shape(name):
+            result.whole = result.worst = math.inf
+            result.name = f"{name} ({list(mine.shape(name))}, not {list(theirs.shape(name))})"
+            return
         a, b = mine.value(name).double(), theirs.value(name).double()
-        difference = (a - b).norm().item()
-        if not trained[name]:
+        difference = _distance(a, b)
+        if not theirs.about["parameters"][name]["trained"]:
             if difference:
                 result.buffers[name] = difference / (b.norm().item() or 1.0)
         elif name.endswith(ZERO_GRADIENT):
             result.zero_gradient = max(result.zero_gradient, (a - b).abs().max().item())
         elif start is not None:
-            way = (b - start.value(name).double()).norm().item()
+            way = _distance(b, start.value(name).double())
             apart, moved = apart + difference**2, moved + way**2
-            ratios[name] = difference / way if way else difference
+            ratios[name] = 0.0 if not difference else difference / way if way and difference < math.inf else difference
     if ratios:
         result.name = max(ratios, key=ratios.__getitem__)
-        result.worst, result.whole = ratios[result.name], (apart / moved) ** 0.5 if moved else apart**0.5
-    return result
+        result.worst, whole = ratios[result.name], apart**0.5
+        result.whole = whole / moved**0.5 if moved and whole < math.inf else whole
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """||a - b||; what is not finite is equal where both are the same, and else infinitely far."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    distance = torch.where(same, 0.0, a - b).norm().item()
+    return distance if math.isfinite(distance) else math.inf
 
 
 def _last(run: Run) -> Checkpoint | None:
-    found = find(run.folder / "checkpoints")
-    return newest_whole(run.folder) if found else None
+    return newest_whole(run.folder) if find(run.folder / "checkpoints") else None
 
 
 def _first(run: Run) -> Checkpoint | None:
     folder = run.folder / "checkpoints" / "step-000000"
-    return Checkpoint(folder) if folder.is_dir() else None
+    return newest_whole(folder) if folder.is_dir() else None
