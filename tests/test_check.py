@@ -247,3 +247,29 @@ def test_a_schedule_that_does_not_fit_the_typed_steps(write, scheduler, argv, no
 def test_each_file_is_listed_once(write):
     yaml = write("a.yaml", "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 2}\n")
     assert row(asked(config_file=yaml), "config_files")[0] == [yaml]
+
+
+@pytest.mark.parametrize("option", ["--deepspeed_config", "--deepspeed"])
+def test_the_json_of_a_script_that_decides_by_itself_counts(write, option):
+    path = write("a.json", {"zero_optimization": {"stage": 3}, "train_batch_size": 128})
+    script = write(
+        "u.py", "import toolkit\nd = dict(seed=4)\ntoolkit.parse_arguments(description='', defaults=dict(d))\n"
+    )
+    report = asked(num_processes=2, script=script, script_arguments=[option, path, "--own", "3", "--seed", "x"])
+    assert report.errors == ()
+    assert row(report, "strategy") == ("zero3", f"{path}: zero_optimization.stage", None)
+    assert row(report, "train_batch_size")[0] == 128
+    assert row(report, "gradient_accumulation_steps") == (None, "decided by the script", None)
+
+
+def test_an_exported_precision_leaves_the_launcher_as_it_is(write):
+    exported = ENVIRON | {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    path = write("a.json", {"zero_optimization": {"stage": 2}})
+    report = check(exported, deepspeed_config=path, num_processes=2, script="scripts/train_cnn.py")
+    assert (report.errors, row(report, "strategy")[0], row(report, "mixed_precision")[0]) == ((), "zero2", "bf16")
+
+
+def test_a_folder_in_a_jsons_place_is_one_line(write):
+    yaml = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: .}\n"
+    (line,) = asked(config_file=write("a.yaml", yaml)).errors
+    assert line.reason.startswith("no such file")

@@ -135,6 +135,8 @@ def read_arguments(
     script: str | None = None,
 ) -> tuple[argparse.Namespace, list[str]]:
     """As `parse_arguments`, with the faults beside the namespace, in which a faulty argument has its default."""
+    if not isinstance(defaults, Mapping) or not all(isinstance(name, str) for name in defaults):
+        raise ValueError("defaults: expected {name of an argument: value}")
     if "per_device_train_batch_size" in defaults:
         raise ValueError("a script's default is the global train_batch_size: a micro-batch would change with the ranks")
     if layers is not None and not (isinstance(layers, int) and layers > 0):

@@ -97,8 +97,8 @@ def check(
         faults += error.lines
     known = told.arguments is not None
     read = told.arguments or {"description": "", "defaults": {}}
-    arguments, lines = read_arguments(script_arguments if known else (), script=script or "SCRIPT", **read)
-    faults += lines
+    arguments, lines = read_arguments(script_arguments, script=script or "SCRIPT", **read)
+    faults += lines if known else ()  # the others are what every script on toolkit has, and the files they name
     if deepspeed_config is not None:
         other = arguments.deepspeed_config
         if other is not None and os.path.realpath(other) != os.path.realpath(deepspeed_config):
@@ -133,6 +133,7 @@ def _settled(setup: Setup, known: bool) -> dict[str, dict[str, Any]]:
     default_batch = result["train_batch_size"]["origin"] == SCRIPTS_DEFAULT
     for name, row in result.items():
         follows = default_batch and name in ("train_micro_batch_size_per_gpu", "padding_rows", "deepspeed_config")
+        follows = follows or name == "gradient_accumulation_steps" and row["origin"] == "default"
         if row["origin"] == SCRIPTS_DEFAULT or follows:
             row |= {"value": None, "origin": UNDECIDED}
         if SCRIPTS_DEFAULT in (row["overrode"] or ""):

@@ -71,3 +71,9 @@ def test_what_is_not_text_is_refused(tmp_path):
     (tmp_path / "hosts").write_bytes(b"\xff\xfea")
     with pytest.raises(UserError, match="hosts: 'unreadable': 'utf-8' codec.*; save it as UTF-8 text"):
         read_hostfile(str(tmp_path / "hosts"))
+
+
+def test_no_other_character_ends_a_line(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=2\x0cb slots=3\n")
+    with pytest.raises(UserError, match="not of the form NAME slots=N"):
+        read_hostfile(str(tmp_path / "hosts"))

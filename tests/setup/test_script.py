@@ -213,7 +213,7 @@ def test_a_kind_of_the_scripts_own_is_not_ours(tmp_path):
         ("defaults={'learning_rat': 1}", "defaults name no argument: learning_rat"),
         ("defaults={'train_batch_size': -4}", "default of train_batch_size: -4: must be 1 or more"),
         ("defaults={'per_device_train_batch_size': 1}", "a script's default is the global train_batch_size: a micro-"),
-        ("defaults=[1]", "'list' object has no attribute 'get'"),
+        ("defaults=[1]", "defaults: expected {name of an argument: value}"),
         ("defaults={}, unused=('models',)", "unused names no argument: models"),
         ("defaults={}, unused=5", "'int' object is not iterable"),
         ("defaults={}, own_model=('heads',)", "own_model name no argument: heads"),

@@ -238,9 +238,13 @@ def test_all_mistakes_are_told_at_once_and_what_passes_is_kept(write):
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [("0x" + "f" * 5000, "0xffffffff... (5002 characters)"), ("1" + ":59" * 20, "1:59:59:59... (61 characters)"),
-     (str(2**63), "9223372036854775808")],
-)  # fmt: skip
+    [
+        ("9" * 5000, "9999999999... (5000 characters)"),
+        ("0x" + "f" * 5000, "0xffffffff... (5002 characters)"),
+        ("1" + ":59" * 20, "1:59:59:59... (61 characters)"),
+        (str(2**63), "9223372036854775808"),
+    ],
+)
 def test_a_number_of_more_than_64_bits_is_refused_with_its_place(tmp_path, number, shown):
     (tmp_path / "a.yaml").write_text(f"distributed_type: MULTI_GPU\nnum_processes: {number}\n")
     (line,) = read_yaml(str(tmp_path / "a.yaml")).faults

@@ -105,7 +105,10 @@ def _loader(path: str) -> Any:
         depth = 0
 
         def whole(self, node: Any) -> int:
-            value = self.construct_yaml_int(node)
+            try:
+                value = self.construct_yaml_int(node)
+            except ValueError:  # more than 4,300 digits
+                value = LARGEST + 1
             if abs(value) > LARGEST:  # Python does not even show one of thousands of digits
                 line, column = node.start_mark.line + 1, node.start_mark.column + 1
                 shown = node.value if len(node.value) <= 20 else f"{node.value[:10]}... ({len(node.value)} characters)"

@@ -166,7 +166,7 @@ def _accelerate(
             where = Place(ENVIRONMENT, "ACCELERATE_DYNAMO_BACKEND")
         faults.append(fault(where, compiled, "torch.compile is not part of this version", "write NO or remove it"))
     launch = Launch(
-        "accelerate" if options or yaml or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun",
+        _named(environ, deepspeed, found),
         **ranks,
         yaml=yaml,
         where=yaml or unknown_place,
@@ -180,6 +180,13 @@ def _accelerate(
         notes=tuple(file.notes),
     )
     return launch, faults
+
+
+def _named(environ: Mapping[str, str], deepspeed: bool, found: bool) -> str:
+    """The launcher of a script that has variables of Accelerate's: a shell may have exported them."""
+    if not (deepspeed or found) and "CROSS_RANK" in environ and "LOCAL_SIZE" in environ:
+        return "deepspeed"
+    return "accelerate" if found or "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
 
 
 def _requested_processes(file: AccelerateFile, options: Mapping[str, str]) -> Given | None:
@@ -263,9 +270,11 @@ def _two_files(path: str, yaml: str, origin: str) -> list[str]:
     """A line where the working folder and the YAML's have other files of that name: Accelerate takes the first."""
     other = os.path.join(os.path.dirname(os.path.abspath(yaml)), path)
     try:
-        if not yaml or os.path.isabs(path) or filecmp.cmp(path, other, shallow=False):
+        if not yaml or os.path.isabs(path) or not (os.path.isfile(path) and os.path.isfile(other)):
             return []
-    except (OSError, ValueError):  # one of them is not there, or has a name that no file has
+        if filecmp.cmp(path, other, shallow=False):
+            return []
+    except OSError:  # one that cannot be read has a line of its own
         return []
     reason = f"one stands in {os.getcwd()}, another one beside {yaml}, and they differ"
     return [fault(origin, path, reason, "name the one that is meant with its folder")]
