@@ -13,6 +13,7 @@ from typing import Any
 from toolkit import kinds
 from toolkit.errors import Place, UserError, fault
 from toolkit.setup.literals import Literals
+from toolkit.setup.results import names_of
 
 _KINDS: dict[str, Any] = {f"toolkit.kinds.{each.__name__}": each for each in (kinds.real, kinds.whole, kinds.one_of)}
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str}
@@ -176,20 +177,22 @@ def _is_command_line(node: ast.expr, text: _Text) -> bool:
 
 
 def _changed(call: ast.Call, read: argparse.Namespace, text: _Text) -> list[ast.AST]:
-    """Where the script replaces its command line before, or a shared argument after it was read."""
+    """Where the script changes its command line or its environment, or an argument after it was read."""
     parents = text.literals.parents
-    home = parents[call]
-    targets = home.targets if isinstance(home, ast.Assign) else [getattr(home, "target", None)]
-    names = {each.id for each in targets if isinstance(each, ast.Name)}
+    names = names_of(call, text.tree, parents)
     found: list[ast.AST] = []
     for node in ast.walk(text.tree):
-        if "sys.argv" in text.origins(node) and not _only_reads(parents[node]):
+        origins = text.origins(node)
+        if origins & {"sys.argv", "os.environ"} and not _only_reads(parents[node]):
             found.append(node)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+        elif origins & {"os.putenv", "os.unsetenv", "os.chdir", "os.execv", "os.execve", "os.execvp"}:
+            found.append(node)
+        elif isinstance(node, ast.Attribute) and _last(node.value) in names:
             stored = not isinstance(node.ctx, ast.Load) and node.attr in vars(read)
-            found += [node] * (stored or node.attr in ("__dict__", "__setattr__"))
-        elif isinstance(node, ast.Call) and node.args and text.name(node.func) in ("setattr", "delattr"):
-            found += [node] * (isinstance(node.args[0], ast.Name) and node.args[0].id in names)
+            found += [node] * (stored or node.attr in ("__dict__", "__setattr__", "script_defaults", "typed"))
+        elif isinstance(node, ast.Call) and node.args and _last(node.args[0]) in names:
+            name = text.name(node.func)
+            found += [node] * (name in ("setattr", "delattr") or name == "vars" and not _only_reads(parents[node]))
     return found
 
 
@@ -199,6 +202,8 @@ def _only_reads(node: ast.AST) -> bool:
         return getattr(node.func, "id", None) in ("len", "print", "str", "list") or _last(node.func) == "join"
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("get", "items", "keys", "values", "copy")
     return isinstance(node, ast.Compare | ast.FormattedValue)
 
 
