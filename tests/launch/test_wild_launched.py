@@ -35,8 +35,6 @@ LAUNCHED = {
 REFUSED = ("misspelt.json", "both_spellings.json", "with_json_and_fields.yaml")
 # Accelerate's launcher refuses these itself: the script never starts.
 REFUSED_BEFORE = ("misspelt.yaml", "config_sagemaker.yaml", "config_no_unquoted.yaml")
-# Not told before: which rank it is, and what it runs on.
-OF_THE_RANK = {"offload"}
 
 
 def command(name):
@@ -89,7 +87,7 @@ def test_a_run_has_the_setup_that_check_told(launched, name):
     setup = runs[name].summary["setup"]
     if name.endswith(".json"):
         setup["world_size"]["origin"] = "--num_processes"
-    assert setup == {key: value for key, value in expected["setup"].items() if key not in OF_THE_RANK}
+    assert setup == expected["setup"]
     for note in expected["warnings"]:
         assert note in runs[name].output
 
