@@ -1,4 +1,7 @@
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,3 +12,15 @@ def prepared_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONELOOP_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, Any], str]:
+    """Writes text, or anything else as JSON, into a file of the test's folder, and returns its path."""
+
+    def write_file(name: str, content: Any) -> str:
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return str(path)
+
+    return write_file

@@ -16,16 +16,6 @@ def _at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return str(path)
-
-    return write
-
-
 def asked(**more):
     return check(ENVIRON, **more)
 

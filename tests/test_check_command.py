@@ -12,16 +12,6 @@ ROOT = Path(__file__).parents[1]
 ENVIRON = {"HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""}
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return str(path)
-
-    return write
-
-
 def run(*argv, **more):
     command = [sys.executable, "-m", "toolkit.cli", "check", *argv]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | ENVIRON | more)

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from toolkit.errors import UserError, fault
 from toolkit.kinds import Kind, encoding, one_of, path, real, steps_or_epoch, switch, whole
-from toolkit.setup.dsjson import nearest
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
+from toolkit.setup.words import nearest
 from toolkit.together import check_streaming, check_together, one_deepspeed_file
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.

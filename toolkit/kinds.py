@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from toolkit.setup.dsjson import nearest
 from toolkit.setup.schema import LARGEST
+from toolkit.setup.words import nearest
 
 Kind: TypeAlias = Callable[[str], Any]
 

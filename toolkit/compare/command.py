@@ -48,7 +48,8 @@ def compare_setups(
         runs += [Run(start.label, start.folder, errors=("interrupted",)) for start in starts[len(runs) :]]
     families = [start.label.rpartition(" x")[0] or start.label for start in starts]
     comparison = _compared(script, runs, families, notes)
-    return _tell(comparison, folder) if code is None else (_tell(comparison, folder), code)[1]
+    told = _tell(comparison, folder)
+    return told if code is None else code
 
 
 def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
@@ -90,7 +91,7 @@ def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: 
         notes.append(f"{runs[0].label} failed, the reference is {reference.label}")
     measured: list[Measured] = []
     for run in runs:
-        if run.errors or reference is None:
+        if reference is None:
             each = describe(run, FAILED, cause="\n".join(run.errors))
         elif run is reference:
             each = describe(run, REFERENCE)

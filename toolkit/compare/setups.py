@@ -12,9 +12,9 @@ from pathlib import Path
 
 from toolkit.check import check
 from toolkit.errors import UserError, fault
-from toolkit.setup.dsjson import nearest
 from toolkit.setup.script import Script, read_script
 from toolkit.setup.templates import ABOUT, write_setup
+from toolkit.setup.words import nearest
 
 # Arguments of the script that `compare` gives, and where the user says them.
 _OURS = {

@@ -15,7 +15,6 @@ from toolkit.setup.jsonfile import read_json
 from toolkit.setup.shorthand import meant
 from toolkit.setup.value_kinds import EXPECTED, is_kind, unquoted
 from toolkit.setup.words import came, closest
-from toolkit.setup.words import nearest as nearest  # for those that read it from here
 
 # Sections whose keys are the parameters of the class that `type` names.
 PARAMS: dict[str, dict[str, schema.Keys]] = {

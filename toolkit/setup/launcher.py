@@ -16,7 +16,8 @@ from toolkit.errors import Place, fault
 from toolkit.setup.accelerate_file import AccelerateFile, other_options, read_yaml, unused_options
 from toolkit.setup.batch import Given
 from toolkit.setup.command_line import default_file, launch_options, parent_command
-from toolkit.setup.dsjson import DeepSpeedFile, nearest
+from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.words import nearest
 
 # Fields of a YAML's deepspeed_config, and the DeepSpeed key each stands for.
 INLINE = {

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.errors import fault
-from toolkit.setup.dsjson import DeepSpeedFile, nearest
+from toolkit.setup.dsjson import DeepSpeedFile
+from toolkit.setup.words import nearest
 
 # Each section, and the lowest ZeRO stage that has it.
 SECTIONS = {"zero_optimization.offload_optimizer": 1, "zero_optimization.offload_param": 3}

@@ -20,11 +20,11 @@ def names_of(call: ast.Call, tree: ast.Module, parents: Mapping[ast.AST, ast.AST
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
                 if any(_is(each, call, names, sources) for each in _parts(node.value)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    names |= {_last(each) for target in targets for each in _parts(target)} - {""}
+                    names |= {last_name(each) for target in targets for each in _parts(target)} - {""}
             elif isinstance(node, ast.Return) and node.value is not None:
                 if any(_is(each, call, names, sources) for each in _parts(node.value)):
                     sources |= {home.name for home in functions.values() if _inside(node, home, parents)}
-            elif isinstance(node, ast.Call) and (handed := functions.get(_last(node.func))) is not None:
+            elif isinstance(node, ast.Call) and (handed := functions.get(last_name(node.func))) is not None:
                 parameters = [each.arg for each in (*handed.args.posonlyargs, *handed.args.args)]
                 names |= {
                     name for name, each in zip(parameters, node.args, strict=False) if _is(each, call, names, sources)
@@ -35,15 +35,16 @@ def names_of(call: ast.Call, tree: ast.Module, parents: Mapping[ast.AST, ast.AST
 
 def _is(node: ast.AST, call: ast.Call, names: set[str], sources: set[str]) -> bool:
     if isinstance(node, ast.Call):
-        return node is call or _last(node.func) in sources
-    return isinstance(node, ast.Name | ast.Attribute) and _last(node) in names
+        return node is call or last_name(node.func) in sources
+    return isinstance(node, ast.Name | ast.Attribute) and last_name(node) in names
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
     return list(node.elts) if isinstance(node, ast.Tuple | ast.List) else [node]
 
 
-def _last(node: ast.AST) -> str:
+def last_name(node: ast.AST) -> str:
+    """Of a name or a dotted one; "" for anything else."""
     return getattr(node, "id", None) or getattr(node, "attr", None) or ""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from toolkit import kinds
 from toolkit.errors import Place, UserError, fault
 from toolkit.setup.literals import Literals
-from toolkit.setup.results import names_of
+from toolkit.setup.results import last_name, names_of
 
 _KINDS: dict[str, Any] = {f"toolkit.kinds.{each.__name__}": each for each in (kinds.real, kinds.whole, kinds.one_of)}
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str}
@@ -187,10 +187,10 @@ def _changed(call: ast.Call, read: argparse.Namespace, text: _Text) -> list[ast.
             found.append(node)
         elif origins & {"os.putenv", "os.unsetenv", "os.chdir", "os.execv", "os.execve", "os.execvp"}:
             found.append(node)
-        elif isinstance(node, ast.Attribute) and _last(node.value) in names:
+        elif isinstance(node, ast.Attribute) and last_name(node.value) in names:
             stored = not isinstance(node.ctx, ast.Load) and node.attr in vars(read)
             found += [node] * (stored or node.attr in ("__dict__", "__setattr__", "script_defaults", "typed"))
-        elif isinstance(node, ast.Call) and node.args and _last(node.args[0]) in names:
+        elif isinstance(node, ast.Call) and node.args and last_name(node.args[0]) in names:
             name = text.name(node.func)
             found += [node] * (name in ("setattr", "delattr") or name == "vars" and not _only_reads(parents[node]))
     return found
@@ -199,7 +199,7 @@ def _changed(call: ast.Call, read: argparse.Namespace, text: _Text) -> list[ast.
 def _only_reads(node: ast.AST) -> bool:
     """Whether what a list stands in leaves it as it is."""
     if isinstance(node, ast.Call):
-        return getattr(node.func, "id", None) in ("len", "print", "str", "list") or _last(node.func) == "join"
+        return getattr(node.func, "id", None) in ("len", "print", "str", "list") or last_name(node.func) == "join"
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Load)
     if isinstance(node, ast.Attribute):
@@ -275,10 +275,6 @@ def _text(node: ast.AST) -> str:
         return ast.unparse(node)
     except RecursionError:
         return ""
-
-
-def _last(node: ast.AST) -> str:
-    return getattr(node, "id", None) or getattr(node, "attr", None) or ""
 
 
 def _try(path: str, call: ast.Call, found: Mapping[str, Any]) -> argparse.Namespace:
