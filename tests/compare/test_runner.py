@@ -68,6 +68,15 @@ def lives(pid):
         return False
 
 
+def test_a_launcher_that_is_not_there_and_a_log_without_a_place_are_failures(tmp_path):
+    (tmp_path / "runs" / "blocked.log").mkdir(parents=True)
+    absent = Start("absent", tmp_path / "runs" / "absent", (str(tmp_path / "none"),), 2, environ=dict(os.environ))
+    runs = list(run_all([absent, start(tmp_path, "well", "blocked"), start(tmp_path, "well")], steps=1))
+    assert runs[0].errors == (f"cannot be started: [Errno 2] No such file or directory: '{tmp_path}/none'",)
+    assert runs[1].errors == (f"cannot be started: [Errno 21] Is a directory: '{tmp_path}/runs/blocked.log'",)
+    assert runs[2].errors == ()
+
+
 COMPARE = """
 import sys
 sys.path.insert(0, sys.argv[1])

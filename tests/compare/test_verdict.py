@@ -1,5 +1,6 @@
 """Deviations and verdicts, from runs of which one number is changed."""
 
+import errno
 import json
 import math
 import shutil
@@ -11,8 +12,11 @@ from safetensors.torch import load_file, save_file
 from seeded import train
 
 from toolkit.checkpoint.files import MANIFEST, record
+from toolkit.compare import page
+from toolkit.compare.command import compare_runs
 from toolkit.compare.runs import DIFFERS, FAILED, REFERENCE, SAME, TOLERANCE, read_run
 from toolkit.compare.verdict import describe, judge
+from toolkit.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +188,15 @@ def test_a_failed_run_tells_why(tmp_path):
     assert (told.label, told.strategy, told.ranks, told.precision) == ("zero2", "", 0, "")
     assert (told.verdict, told.cause, told.loss) == (FAILED, "a.json: no such file", None)
     assert describe(run, REFERENCE).cause == ""
+
+
+def test_a_full_disk_does_not_take_what_was_measured(reference, tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(page, "write_page", full)
+    with pytest.raises(UserError) as caught:
+        compare_runs([reference.folder, reference.folder], tmp_path / "out")
+    (line,) = caught.value.lines
+    assert (line.where, line.reason) == ("--output_dir", "cannot be written (No space left on device)")
+    assert "reference (2)" in capsys.readouterr().out

@@ -121,9 +121,14 @@ def _tell(comparison: Comparison, folder: Path) -> int:
     from toolkit.compare.output import show, write_csv, write_json
     from toolkit.compare.page import write_page
 
-    write_json(comparison, folder / "compare.json")
-    write_csv(comparison, folder / "compare.csv")
-    write_page(comparison, folder / "report.html")
-    show(comparison)
+    show(comparison)  # first: a full disk must not take what was measured
+    try:
+        write_json(comparison, folder / "compare.json")
+        write_csv(comparison, folder / "compare.csv")
+        write_page(comparison, folder / "report.html")
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror})"
+        remedy = "make room, and draw the runs in it with oneloop compare --runs"
+        raise UserError(fault("--output_dir", str(folder), reason, remedy)) from None
     say(f"report: {folder / 'report.html'}, compare.json and compare.csv beside it")
     return 0 if comparison.alike else 1

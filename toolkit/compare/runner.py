@@ -49,8 +49,11 @@ def run_all(starts: Sequence[Start], steps: int) -> Iterator[Run]:
             if progress.disable:
                 say(f"{name}: {start.ranks} rank{'s' * (start.ranks > 1)}, output in {start.log}")
             began = time.monotonic()
-            code = _run(start, lambda done: progress.update(bar, completed=done))
-            run = read_run(start.folder, start.label, errors=() if code == 0 else _errors(start, code))
+            try:
+                code = _run(start, lambda done: progress.update(bar, completed=done))
+                run = read_run(start.folder, start.label, errors=() if code == 0 else _errors(start, code))
+            except OSError as error:  # no launcher, or no room for its log
+                run = Run(start.label, start.folder, errors=(f"cannot be started: {error}",))
             what = f"failed: {run.errors[0]}" if run.errors else "done"
             say(f"{name}: {what}, {time.monotonic() - began:.0f} s")
             yield run
