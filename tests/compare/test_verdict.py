@@ -109,6 +109,23 @@ def test_a_weight_is_related_to_the_way_of_the_reference(reference, copied):
     assert told.cause.startswith("unknown: the losses of training agree, head.bias does not: each update may differ")
 
 
+@pytest.mark.parametrize(
+    ("values", "rounding"),
+    # Adam makes whole steps of a gradient of 1e-8; of SGD's way 9e-10 is left.
+    [({"optimizer": "adamw", "learning_rate": 1e-3}, 1e-3), ({"optimizer": "sgd", "learning_rate": 0.02}, 1e-8)],
+    ids=["adamw", "sgd"],
+)
+def test_a_bias_before_batch_norm_moves_by_rounding_alone(tmp_path, values, rounding):
+    reference = train(tmp_path / "reference", norm=True, **values)
+    verdicts = {}
+    for name, way in (("body.bias", rounding), ("body.bias", 1.0), ("norm.bias", 1e-3)):
+        run = read_run(shutil.copytree(reference.folder, tmp_path / f"{name}-{way}"))
+        told = judge(changed(run, name, lambda end, way=way: end + way), reference)
+        verdicts[name, way] = (told.verdict, told.parameter_name == name)
+    far = {("body.bias", 1.0): (DIFFERS, False), ("norm.bias", 1e-3): (DIFFERS, True)}
+    assert verdicts == {("body.bias", rounding): (SAME, False), **far}
+
+
 @pytest.mark.parametrize(("value", "verdict", "far"), [(math.nan, DIFFERS, math.inf), (None, SAME, 0.0)])
 def test_weights_that_are_not_finite_are_equal_where_both_are(reference, copied, tmp_path, value, verdict, far):
     spoil = lambda tensor: torch.full_like(tensor, math.nan)  # noqa: E731

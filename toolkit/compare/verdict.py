@@ -18,6 +18,9 @@ from toolkit.parity import BOUNDS, OFFLOADED_ADAM, ZERO_GRADIENT, Bounds
 # ReLU and max pooling have ties that rounding decides: one flip lifts the CNN's loss deviation to 3e-5 and a
 # parameter's to 5e-3, though the mathematics is equal (float64: 2e-16).
 TIES = Bounds(1e-4, 1e-2, 1e-2)
+# Of the largest gradient, or way for optimizers without second moments: what is smaller is rounding of a gradient that
+# is exactly 0. In fp32 a bias before BatchNorm has 2e-8 and a key's bias 1e-10, BERT's smallest other one 1.5e-4.
+_NOISE = 1e-6
 
 
 @dataclass
@@ -135,6 +138,7 @@ def _by_name(mine: Checkpoint, theirs: Checkpoint, start: Checkpoint | None, res
         result.whole = result.worst = math.inf
         result.name = f"{odd[0]} (not in both)"
         return
+    noise = _rounding(theirs, start)
     for name in theirs.names:
         if mine.shape(name) != theirs.shape(name):
             result.whole = result.worst = math.inf
@@ -145,7 +149,7 @@ def _by_name(mine: Checkpoint, theirs: Checkpoint, start: Checkpoint | None, res
         if not theirs.about["parameters"][name]["trained"]:
             if difference:
                 result.buffers[name] = difference / (b.norm().item() or 1.0)
-        elif name.endswith(ZERO_GRADIENT):
+        elif name in noise:
             result.zero_gradient = max(result.zero_gradient, (a - b).abs().max().item())
         elif start is not None:
             way = _distance(b, start.value(name).double())
@@ -155,6 +159,20 @@ def _by_name(mine: Checkpoint, theirs: Checkpoint, start: Checkpoint | None, res
         result.name = max(ratios, key=ratios.__getitem__)
         result.worst, whole = ratios[result.name], apart**0.5
         result.whole = whole / moved**0.5 if moved and whole < math.inf else whole
+
+
+def _rounding(checkpoint: Checkpoint, start: Checkpoint | None) -> set[str]:
+    """Parameters that rounding alone moves: Adam turns even that into whole steps, which no two setups share."""
+    trained = [name for name in checkpoint.names if checkpoint.about["parameters"][name]["trained"]]
+    sizes = {}
+    for name in trained:
+        if "exp_avg_sq" in checkpoint.states(name):
+            moments = checkpoint.optimizer(name, "exp_avg_sq", 0, math.prod(checkpoint.shape(name)))
+            sizes[name] = moments.double().mean().sqrt().item()
+        elif start is not None:
+            sizes[name] = _distance(checkpoint.value(name).double(), start.value(name).double())
+    least = _NOISE * max(filter(math.isfinite, sizes.values()), default=0.0)
+    return {name for name in trained if name.endswith(ZERO_GRADIENT) or 0 < sizes.get(name, 0.0) <= least}
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
