@@ -63,6 +63,9 @@ def test_several_numbers_of_ranks(tmp_path):
         ("zero1.json x4", 4),
     ]
     assert starts[3].command[4:6] == ("--num_processes", "4")
+    alone, _ = plan(tmp_path / "again", ["ddp", "zero2"], [1, 2])
+    assert [start.label for start in alone] == ["single", "zero2 x1", "ddp x2", "zero2 x2"]
+    assert alone[0].command[:2] == (sys.executable, SCRIPT)
     assert notes[1].startswith("pipeline_dp x2 is left out: --num_processes: 2: pipeline_dp has an even number")
 
 

@@ -100,5 +100,9 @@ def test_scaling_is_told_beside_the_fewest_ranks_of_the_same_setup():
         return Measured(label, "ddp", ranks, "fp32", REFERENCE, samples_per_second=rate)
 
     rows = [one("single", 1, 90.0), one("ddp x2", 2, 100.0), one("ddp x4", 4, 150.0), one("zero2 x4", 4, 80.0)]
-    got = with_efficiencies([*rows, one("zero2 x8", 8, None)], ["single", "ddp", "ddp", "zero2", "zero2"])
-    assert [each.efficiency for each in got] == [None, None, 0.75, None, None]
+    rows += [one("zero2 x1", 1, 50.0), one("zero2 x8", 8, None), one("zero3", 2, 90.0)]
+    families = ["single", "ddp", "ddp", "zero2", "zero2", "zero2", "zero3"]
+    got = with_efficiencies(rows, families)
+    assert [each.efficiency for each in got] == [None, 100 / 180, 150 / 360, 0.4, None, None, None]
+    got = with_efficiencies(rows[1:], families[1:])  # nothing on one rank
+    assert [each.efficiency for each in got] == [None, 0.75, 0.4, None, None, None]

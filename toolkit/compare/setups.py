@@ -70,16 +70,18 @@ def plan_starts(
     arguments, notes = _arguments(told, steps, script_arguments)
     starts: list[Start] = []
     counts: list[int | None] = list(num_processes) or [None]
+    several = len(num_processes) > 1
     for ranks in counts:
         for name in setups:
-            label = _label(name, ranks, len(num_processes) > 1, starts)
+            name = "single" if several and ranks == 1 and name == "ddp" else name  # what DDP is on one rank
+            label = _label(name, ranks, several, starts)
             if label is None:
                 continue
             run = folder / "runs" / re.sub(r"[^\w.-]+", "-", label)
             try:
                 starts.append(_start(script, name, ranks, label, run, arguments, folder / "configs"))
             except UserError as error:
-                if not len(num_processes) > 1:
+                if not several:
                     raise
                 notes.append(f"{label} is left out: {error.lines[0]}")
     return starts, [*told.notes, *notes]

@@ -67,15 +67,19 @@ def idle_shares(stages: dict[str, Any], micro_batches: int) -> dict[str, Any]:
 
 
 def with_efficiencies(measured: Sequence[Measured], families: Sequence[str]) -> list[Measured]:
-    """The same with the scaling efficiency of each that has a sibling on fewer ranks.
+    """The same with the scaling efficiency of each setup that was started on several numbers of ranks.
 
     Args:
-        families: of each, the setup's name without its number of ranks.
+        families: of each, the setup's name without its number of ranks. `single` is one rank of those without.
     """
     result = []
     for each, family in zip(measured, families, strict=True):
-        others = [m for m, name in zip(measured, families, strict=True) if name == family and m.samples_per_second]
-        least = min(others, key=lambda other: other.ranks, default=each)
+        named = list(zip(measured, families, strict=True))
+        siblings = [other for other, name in named if name == family] if family != each.label else []
+        alone = [other for other, name in named if name == "single"] if siblings else []
+        # The first of the fewest: a sibling goes before `single`.
+        rated = [other for other in siblings + alone if other.samples_per_second]
+        least = min(rated, key=lambda other: other.ranks, default=each)
         if each.samples_per_second and least.samples_per_second and each.ranks > least.ranks:
             ideal = least.samples_per_second * each.ranks / least.ranks
             each = replace(each, efficiency=each.samples_per_second / ideal)
