@@ -24,6 +24,8 @@ _SUDDEN = 10.0  # times the largest deviation before
 _OPTIMIZER = ("optimizer", "weight_decay", "momentum", "optimizer_options")
 _SCHEDULE = ("learning_rate", "lr_scheduler_type", "num_warmup_steps", "lr_schedule")
 _PRECISION = ("mixed_precision", "weight_dtype")
+# How a cause begins that the numbers alone make likely.
+GUESSES = ("unknown", "optimizer, likely", "clipping, likely")
 
 
 def paired(run: Run, reference: Run) -> Pairs:

@@ -7,13 +7,14 @@ import platform
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from toolkit.compare.runner import Interrupted, run_all
-from toolkit.compare.runs import FAILED, REFERENCE, Comparison, Measured, Run, read_run
-from toolkit.compare.setups import plan_starts
+from toolkit.compare.runs import FAILED, REFERENCE, ROUNDING, Comparison, Measured, Run, read_run
+from toolkit.compare.setups import Start, plan_starts
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
@@ -38,18 +39,47 @@ def compare_setups(
     _make(folder)
     for note in notes:
         say(note)
+    runs, code = _run(starts, steps)
+    families = [start.label.rpartition(" x")[0] or start.label for start in starts]
+    comparison = _compared(script, runs, families, notes)
+    reference = comparison.reference
+    if code is None and reference is not None:
+        rounding, code = _rounded(comparison, starts[runs.index(reference)], reference, folder)
+        if rounding is not None:
+            comparison = _compared(script, runs, families, notes, rounding)
+    told = _tell(comparison, folder)
+    return told if code is None else code
+
+
+def _run(starts: Sequence[Start], steps: int) -> tuple[list[Run], int | None]:
+    """(a run of each start, the exit code of a signal that came)."""
     runs: list[Run] = []
-    code = None
     try:
         for run in run_all(starts, steps):
             runs.append(run)
     except Interrupted as end:
-        code = end.code
-        runs += [Run(start.label, start.folder, errors=("interrupted",)) for start in starts[len(runs) :]]
-    families = [start.label.rpartition(" x")[0] or start.label for start in starts]
-    comparison = _compared(script, runs, families, notes)
-    told = _tell(comparison, folder)
-    return told if code is None else code
+        left = [Run(start.label, start.folder, errors=("interrupted",)) for start in starts[len(runs) :]]
+        return [*runs, *left], end.code
+    return runs, None
+
+
+def _rounded(comparison: Comparison, start: Start, reference: Run, folder: Path) -> tuple[Run | None, int | None]:
+    """(the reference once more, from weights changed by rounding, where a verdict asks for it; the exit code of a
+    signal that came)."""
+    from safetensors import SafetensorError
+
+    from toolkit.compare.rounding import needed, once_more
+
+    if not needed(reference, list(comparison.pairs())):
+        return None, None
+    say("a setup differs and was told nothing that explains it: how far does rounding bring this training apart?")
+    try:
+        again = once_more(start, reference, folder)
+    except (OSError, UserError, SafetensorError) as error:
+        say(f"not known, the first weights of {reference.label} cannot be changed: {error}")
+        return None, None
+    (run,), code = _run([again], len(reference.rows))
+    return None if run.errors else run, code
 
 
 def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
@@ -80,8 +110,15 @@ def _make(folder: Path) -> None:
         raise UserError(line) from None
 
 
-def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str]) -> Comparison:
-    """Everything measured against the first run that is whole."""
+def _compared(
+    script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str], rounding: Run | None = None
+) -> Comparison:
+    """Everything measured against the first run that is whole.
+
+    Args:
+        rounding: that run once more, from weights changed by rounding; it stands last.
+    """
+    from toolkit.compare.rounding import CHANGED
     from toolkit.compare.speed import with_costs, with_efficiencies
     from toolkit.compare.verdict import describe, judge
 
@@ -90,15 +127,20 @@ def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: 
     if reference is not None and reference is not runs[0]:
         notes.append(f"{runs[0].label} failed, the reference is {reference.label}")
     measured: list[Measured] = []
+    beside = (rounding, judge(rounding, reference)) if rounding is not None and reference is not None else None
     for run in runs:
         if reference is None:
             each = describe(run, FAILED, cause="\n".join(run.errors))
         elif run is reference:
             each = describe(run, REFERENCE)
         else:
-            each = judge(run, reference)
+            each = judge(run, reference, beside)
         measured.append(with_costs(each, run))
     measured = with_efficiencies(measured, families)
+    if beside is not None:
+        runs = [*runs, beside[0]]
+        cause = f"the reference once more, {CHANGED}"
+        measured.append(replace(beside[1], verdict=ROUNDING, step=None, cause=cause))
     return Comparison(script, tuple(runs), tuple(measured), _environment(), tuple(notes))
 
 

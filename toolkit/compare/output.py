@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.compare.runs import FAILED, REFERENCE, SAME, TOLERANCE, Comparison, Measured
+from toolkit.compare.runs import FAILED, REFERENCE, ROUNDING, SAME, TOLERANCE, Comparison, Measured
 
-_COLORS = {REFERENCE: "dim", SAME: "green", TOLERANCE: "green", FAILED: "red"}
+_COLORS = {REFERENCE: "dim", ROUNDING: "dim", SAME: "green", TOLERANCE: "green", FAILED: "red"}
 _TRAINING = ("setup", "ranks", "precision", "verdict", "loss", "grad norm", "weights", "worst parameter", "metrics")
 _COST = ("setup", "samples/s", "(quartiles)", "scaling", "first step", "memory", "checkpoint", "idle", "even", "bound")
 
@@ -29,7 +29,7 @@ def show(comparison: Comparison) -> None:
     cost = _table("what they cost", _COST)
     for each in comparison.measured:
         alike.add_row(*map(_cell, _training(each)), style=_COLORS.get(each.verdict, "red"))
-        if each.verdict != FAILED:
+        if each.verdict not in (FAILED, ROUNDING):
             cost.add_row(*map(_cell, _cost(each)))
     console.print(alike)
     console.print(cost)

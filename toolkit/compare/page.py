@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from toolkit.compare.figures import draw_all, rate
-from toolkit.compare.runs import DIFFERS, FAILED, SAME, TOLERANCE, Comparison, Measured, Run
+from toolkit.compare.runs import DIFFERS, FAILED, ROUNDING, SAME, TOLERANCE, Comparison, Measured, Run
 from toolkit.compare.svg import clean
 from toolkit.version import __version__
 
@@ -54,7 +54,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
         summary=_summary(comparison),
         notes=comparison.notes,
         verdicts=_table(comparison.measured, _training),
-        costs=_table([each for each in comparison.measured if each.verdict != FAILED], _costs),
+        costs=_table([each for each in comparison.measured if each.verdict not in (FAILED, ROUNDING)], _costs),
         failed=[run for run in comparison.runs if run.errors],
         figures=draw_all(comparison),
         differences=_differences(comparison),
@@ -72,7 +72,7 @@ def _breaking(name: str) -> Markup:
 
 def _summary(comparison: Comparison) -> str:
     count = Counter(each.verdict for each in comparison.measured)
-    setups = len(comparison.measured)
+    setups = len(comparison.measured) - count[ROUNDING]
     verdicts = ", ".join(f"{count[name]} {name}" for name in (SAME, TOLERANCE, DIFFERS, FAILED) if count[name])
     reference = comparison.reference
     beside = f"The reference is {reference.label}." if reference is not None else "There is no reference."

@@ -12,6 +12,7 @@ from toolkit.errors import UserError, fault
 
 # Verdicts, from the best to the worst.
 REFERENCE, SAME, TOLERANCE, DIFFERS, FAILED = "reference", "same", "same within tolerance", "differs", "failed"
+ROUNDING = "for scale"  # no setup: what rounding alone does to the reference
 
 
 @dataclass(frozen=True)
@@ -129,4 +130,4 @@ class Comparison:
 
     @property
     def alike(self) -> bool:
-        return all(each.verdict in (REFERENCE, SAME, TOLERANCE) for each in self.measured)
+        return all(each.verdict in (REFERENCE, SAME, TOLERANCE, ROUNDING) for each in self.measured)

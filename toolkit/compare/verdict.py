@@ -11,6 +11,7 @@ from torch import Tensor
 
 from toolkit.checkpoint import Checkpoint, find, newest_whole
 from toolkit.compare.causes import likely_cause, other_precision, paired, relative
+from toolkit.compare.rounding import FACTOR, comparable, explains
 from toolkit.compare.runs import DIFFERS, FAILED, SAME, TOLERANCE, Measured, Run
 from toolkit.errors import UserError
 from toolkit.parity import BOUNDS, OFFLOADED_ADAM, ZERO_GRADIENT, Bounds
@@ -46,8 +47,12 @@ def describe(run: Run, verdict: str, cause: str = "") -> Measured:
     return Measured(run.label, str(run.value("strategy") or ""), run.ranks, precision, verdict, cause, metrics=metrics)
 
 
-def judge(run: Run, reference: Run) -> Measured:
-    """The run beside the reference, which is whole and shares seed and global batch with it."""
+def judge(run: Run, reference: Run, rounding: tuple[Run, Measured] | None = None) -> Measured:
+    """The run beside the reference, which is whole and shares seed and global batch with it.
+
+    Args:
+        rounding: the reference once more, from weights that differ by rounding, beside itself.
+    """
     if run.errors:
         return describe(run, FAILED, cause="\n".join(run.errors))
     pairs = paired(run, reference)
@@ -70,7 +75,23 @@ def judge(run: Run, reference: Run) -> Measured:
             return replace(told, verdict=verdict, cause="; ".join(filter(None, said)))
     limit = bounds[0].loss if bounds[0] is not TIES else BOUNDS["no"].loss
     step = next((step for step, deviation in deviations.items() if deviation > limit), None)
-    return replace(told, step=step, cause=likely_cause(run, reference, step, weights))
+    told = replace(told, step=step, cause=likely_cause(run, reference, step, weights))
+    return told if rounding is None else _beside_rounding(told, weights, run, reference, *rounding)
+
+
+def _beside_rounding(
+    told: Measured, weights: Weights, run: Run, reference: Run, rounding: Run, measured: Measured
+) -> Measured:
+    """The same, or the verdict that rounding explains what the numbers alone do not."""
+    bounds = BOUNDS[str(run.value("mixed_precision"))]
+    if not comparable(run, reference, told) or not explains(rounding, reference, run, bounds):
+        return told
+    loss, whole, parameter = (FACTOR * (far or 0.0) for far in (measured.loss, measured.weights, measured.parameter))
+    reach = Bounds(max(bounds.loss, loss), max(bounds.weights, whole), max(bounds.parameter, parameter))
+    if not _within(told, weights, reach, run, reference):
+        return told
+    said = f"as far apart as rounding brings this training: {measured.loss or 0:.1e} in the loss, see {rounding.label}"
+    return replace(told, verdict=TOLERANCE, step=None, cause="; ".join(filter(None, (said, weights.note))))
 
 
 def _bounds(run: Run, reference: Run) -> list[Bounds]:
