@@ -27,6 +27,9 @@ if then == "refuse":
     print("some library's line")
     print("oneloop: error: --learning_rate: -1.0: must be 0 or more; correct the value")
     sys.exit(2)
+if then == "idle":  # a script that reads what nobody types, and trains nothing
+    os.remove(folder + "/summary.json")
+    sys.exit(len(sys.stdin.read()))
 if then == "crash":
     raise RuntimeError("boom")
 if then == "orphan":  # a rank in a session of its own, which SIGTERM does not end
@@ -59,6 +62,13 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, capfd):
     assert f"oneloop: refuse (1/4): 2 ranks, output in {tmp_path}/runs/refuse.log" in told
     assert "oneloop: bad (3/4): not started: a.json: gradient_cliping: unknown key" in told
     assert "oneloop: well (4/4): done, " in told
+
+
+def test_a_script_that_trains_nothing_and_asks_is_a_failure(tmp_path):
+    runs = list(run_all([start(tmp_path, "idle"), start(tmp_path, "well")], steps=1))
+    (line,) = runs[0].errors
+    assert line == f"ended well, but in {tmp_path}/runs/idle no run of oneloop stands there (No such file or directory)"
+    assert runs[1].errors == ()
 
 
 def lives(pid):

@@ -75,6 +75,14 @@ def test_the_same_setup_twice_has_two_folders(tmp_path):
     assert len({start.folder for start in starts}) == 3
 
 
+def test_names_that_make_one_folder_have_two(tmp_path):
+    paths = [tmp_path / name for name in ("a b.json", "a-b.json", "a+b.json")]
+    for path in paths:
+        path.write_text("{}")
+    starts, _ = plan(tmp_path / "out", list(map(str, paths)))
+    assert [start.folder.name for start in starts] == ["a-b.json", "a-b.json-2", "a-b.json-3"]
+
+
 def test_a_file_that_check_refuses_is_not_started(tmp_path):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({"gradient_cliping": 1.0}))

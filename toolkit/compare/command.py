@@ -99,7 +99,8 @@ def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
 
 def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(fault("--output_dir", str(folder), "is not empty", "name a new folder"))
+        reason = "is not empty" if folder.is_dir() else "is a file"
+        raise UserError(fault("--output_dir", str(folder), reason, "name a new folder"))
 
 
 def _make(folder: Path) -> None:

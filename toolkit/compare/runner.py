@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from toolkit.compare.runs import Run, read_run
 from toolkit.compare.setups import Start
-from toolkit.errors import PREFIX
+from toolkit.errors import PREFIX, UserError
 from toolkit.launch import say
 
 GRACE_SECONDS = 30.0  # that a launcher has to end its ranks
@@ -54,6 +54,11 @@ def run_all(starts: Sequence[Start], steps: int) -> Iterator[Run]:
                 run = read_run(start.folder, start.label, errors=() if code == 0 else _errors(start, code))
             except OSError as error:  # no launcher, or no room for its log
                 run = Run(start.label, start.folder, errors=(f"cannot be started: {error}",))
+            except UserError as error:
+                errors = tuple(
+                    f"ended well, but in {start.folder} {getattr(line, 'reason', line)}" for line in error.lines
+                )
+                run = Run(start.label, start.folder, errors=errors)
             what = f"failed: {run.errors[0]}" if run.errors else "done"
             say(f"{name}: {what}, {time.monotonic() - began:.0f} s")
             yield run
@@ -64,7 +69,12 @@ def _run(start: Start, tell: Callable[[int], None]) -> int:
     start.log.parent.mkdir(parents=True, exist_ok=True)
     with start.log.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            start.command, env=dict(start.environ), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            start.command,
+            env=dict(start.environ),
+            stdin=subprocess.DEVNULL,  # nobody answers a question there
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     seen: dict[int, psutil.Process] = {}
     try:

@@ -77,7 +77,7 @@ def plan_starts(
             label = _label(name, ranks, several, starts)
             if label is None:
                 continue
-            run = folder / "runs" / re.sub(r"[^\w.-]+", "-", label)
+            run = _folder(folder / "runs", label, starts)
             try:
                 starts.append(_start(script, name, ranks, label, run, arguments, folder / "configs"))
             except UserError as error:
@@ -129,6 +129,13 @@ def _label(name: str, ranks: int | None, several: bool, starts: Sequence[Start])
     label += f" x{ranks}" if several else ""
     again = sum(start.label == label or start.label.startswith(f"{label} (") for start in starts)
     return f"{label} ({again + 1})" if again else label
+
+
+def _folder(runs: Path, label: str, starts: Sequence[Start]) -> Path:
+    """One for each label: "a b.json" and "a-b.json" are two."""
+    name = re.sub(r"[^\w.-]+", "-", label)
+    taken = {start.folder.name for start in starts}
+    return next(runs / each for n in range(len(starts) + 1) if (each := name + f"-{n + 1}" * (n > 0)) not in taken)
 
 
 def _start(

@@ -5,6 +5,7 @@ Seen in the environments of the four ways to start (accelerate 1.15, deepspeed 0
 `deepspeed` sets CROSS_RANK and LOCAL_SIZE and adds --local_rank=N; torchrun sets TORCHELASTIC_RUN_ID.
 """
 
+import contextlib
 import filecmp
 import os
 import re
@@ -96,6 +97,10 @@ def read_launch(
         "use_cpu": _true(environ.get("ACCELERATE_USE_CPU")) or environ.get("DS_ACCELERATOR") == "cpu",
     }
     deepspeed = _true(environ.get("ACCELERATE_USE_DEEPSPEED"))
+    several = "WORLD_SIZE" if ranks["world_size"] > 1 else "ACCELERATE_USE_DEEPSPEED" if deepspeed else None
+    if several and not environ.get("RANK"):  # left in a shell: torch would wait for an address, or raise
+        reason = "no launcher has set RANK beside it, and python starts one process"
+        faults.append(fault(Place("environment", several), environ[several], reason, "unset it, or use a launcher"))
     if not deepspeed and "ACCELERATE_MIXED_PRECISION" not in environ:
         name = "python"
         if "CROSS_RANK" in environ and "LOCAL_SIZE" in environ:
@@ -289,11 +294,7 @@ def _value(text: str) -> Any:
     """A field that came through the environment as text; None (written as null in the YAML) stays out of the way."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text
