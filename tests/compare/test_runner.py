@@ -13,7 +13,9 @@ import pytest
 
 from toolkit.compare import runner
 from toolkit.compare.runner import run_all
+from toolkit.compare.runs import read_run
 from toolkit.compare.setups import Start
+from toolkit.errors import UserError
 
 # A launcher that writes a run, and then does as it is told.
 LAUNCHER = """
@@ -22,7 +24,8 @@ folder, then = sys.argv[1:]
 os.makedirs(folder)
 setup = {"world_size": {"value": 2, "origin": "test", "overrode": None}}
 open(folder + "/summary.json", "w").write(json.dumps({"setup": setup, "error": None}))
-open(folder + "/metrics.jsonl", "w").write('{"step": 1, "loss": 2.5}\\n{"step": 1}\\n')
+row = {"step": 1, "samples": 8, "learning_rate": 0.1, "loss": 2.5}
+open(folder + "/metrics.jsonl", "w").write(json.dumps(row) + '\\n{"step": 1}\\n')
 if then == "refuse":
     print("some library's line")
     print("oneloop: error: --learning_rate: -1.0: must be 0 or more; correct the value")
@@ -126,16 +129,43 @@ def test_a_signal_ends_every_process_and_keeps_what_is_done(tmp_path, number, co
     assert not (tmp_path / "runs" / "last").exists()
 
 
-def test_a_run_that_is_no_run_is_refused(tmp_path):
-    from toolkit.compare.runs import read_run
-    from toolkit.errors import UserError
+ROW = {"step": 1, "samples": 8, "learning_rate": 0.1, "loss": 1.0}
+COUNT = {"value": 2, "origin": "test"}
 
+
+def test_a_run_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="no run of oneloop stands there"):
         read_run(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n[1]\n')
-    (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="metrics.jsonl: line 2: 'unreadable': expected an object, got list"):
-        read_run(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
     (tmp_path / "summary.json").write_text(json.dumps({"error": {"rank": 1, "step": 7, "message": "gone"}}))
     assert read_run(tmp_path).errors == ("rank 1, step 7: gone",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "summary", "reason"),
+    [
+        ("[1]", {}, "metrics.jsonl: line 1: 'unreadable': expected an object, got list"),
+        ('{"step": 1', {}, "metrics.jsonl: line 1: 'unreadable': Expecting ',' delimiter"),
+        ('{"loss": NaN}', {}, "metrics.jsonl: line 1: 'unreadable': NaN is no JSON"),
+        ({**ROW, "step": "one"}, {}, "step: expected a number, got 'one'"),
+        ({**ROW, "loss": "<b>"}, {}, "loss: expected a number, got '<b>'"),
+        ({**ROW, "samples": None}, {}, "samples: expected a number, got None"),
+        ({"step": 1, "loss": 1.0}, {}, "samples: expected a number, got None"),
+        (ROW, {"setup": 5}, "summary.json: 'unreadable': setup: expected an object, got 5"),
+        (ROW, {"setup": {"seed": 3}}, "setup.seed: expected a value with its origin, got 3"),
+        (ROW, {"setup": {"world_size": {**COUNT, "value": [1]}}}, r"setup.world_size: expected an integer, got \[1\]"),
+        (ROW, {"metrics": [1]}, r"metrics: expected an object, got \[1\]"),
+        (ROW, {"error": "gone"}, "error: expected an object, got 'gone'"),
+        (ROW, {"peak_memory_bytes": ["much"]}, "peak_memory_bytes: expected a list of numbers, got "),
+        (ROW, {"checkpoint": {"bytes": "much"}}, "checkpoint.bytes: expected a number, got 'much'"),
+        (ROW, {"communication": {"all_reduce": 5}}, 'communication.all_reduce: expected an object with "bytes", got 5'),
+        (ROW, {"pipeline": {"working_seconds": [1.0]}}, "pipeline: expected the seconds of its stages and steps, got "),
+        (ROW, {"pipeline": {"working_seconds": [], "step_seconds": 1}}, "pipeline: expected the seconds of its stages"),
+    ],
+)
+def test_what_no_run_has_written_is_a_line(tmp_path, rows, summary, reason):
+    (tmp_path / "metrics.jsonl").write_text((rows if isinstance(rows, str) else json.dumps(rows)) + "\n")
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=reason):
+        read_run(tmp_path)
+    assert read_run(tmp_path, errors=("failed",)).errors == ("failed",)

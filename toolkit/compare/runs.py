@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolkit.compare.written import check_row, check_summary, read_object
 from toolkit.errors import UserError, fault
 
 # Verdicts, from the best to the worst.
@@ -53,9 +53,12 @@ def read_run(folder: Path, label: str | None = None, errors: tuple[str, ...] = (
     try:
         for number, line in enumerate((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(), 1):
             where = f"{folder / 'metrics.jsonl'}: line {number}"
-            rows.append(_object(where, line))
+            rows.append(read_object(line))
+            if "loss" in rows[-1]:
+                check_row(rows[-1])
         where = str(folder / "summary.json")
-        summary = _object(where, (folder / "summary.json").read_text(encoding="utf-8"))
+        summary = read_object((folder / "summary.json").read_text(encoding="utf-8"))
+        check_summary(summary)
     except (OSError, UnicodeDecodeError) as error:
         if errors:
             return Run(name, folder, errors=errors)
@@ -69,13 +72,6 @@ def read_run(folder: Path, label: str | None = None, errors: tuple[str, ...] = (
         errors = (f"rank {ended.get('rank')}, step {ended.get('step')}: {ended.get('message')}",)
     steps = tuple(row for row in rows if "loss" in row)
     return Run(name, folder, steps, tuple(row for row in rows if "loss" not in row), summary, errors)
-
-
-def _object(where: str, text: str) -> dict[str, Any]:
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise ValueError(f"expected an object, got {type(content).__name__}")
-    return content
 
 
 @dataclass
