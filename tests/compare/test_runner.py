@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +74,23 @@ def test_a_script_that_trains_nothing_and_asks_is_a_failure(tmp_path):
     (line,) = runs[0].errors
     assert line == f"ended well, but in {tmp_path}/runs/idle no run of oneloop stands there (No such file or directory)"
     assert runs[1].errors == ()
+
+
+def test_a_terminal_shows_which_setup_runs_and_how_far_it_is(tmp_path):
+    code = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import test_runner; folder = pathlib.Path(sys.argv[2]); "
+    )
+    code += "print(*test_runner.run_all([test_runner.start(folder, 'well', '[red]a')], 1))"
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(command, stderr=slave, stdout=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}, timeout=60)
+    os.close(slave)
+    told = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(master, 1 << 20).decode())
+    os.close(master)
+    assert done.returncode == 0 and b"Run(label='[red]a'" in done.stdout
+    lines = re.split("[\r\n]+", told)
+    assert any(re.fullmatch(r"\[red\]a \(1/1\) ━+ step 1/1 0:00:0\d", line) for line in lines), lines
+    assert any(re.fullmatch(r"oneloop: \[red\]a \(1/1\): done, \d s *", line) for line in lines), lines
 
 
 def lives(pid):

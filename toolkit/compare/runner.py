@@ -13,6 +13,7 @@ from types import FrameType
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from toolkit.compare.runs import Run, read_run
 from toolkit.compare.setups import Start
@@ -43,7 +44,7 @@ def run_all(starts: Sequence[Start], steps: int) -> Iterator[Run]:
             name = f"{start.label} ({number}/{len(starts)})"
             progress.reset(bar, description=name, total=steps)
             if start.errors:
-                say(f"{name}: not started: {start.errors[0]}")
+                _say(progress, f"{name}: not started: {start.errors[0]}")
                 yield Run(start.label, start.folder, errors=start.errors)
                 continue
             if progress.disable:
@@ -59,8 +60,9 @@ def run_all(starts: Sequence[Start], steps: int) -> Iterator[Run]:
                     f"ended well, but in {start.folder} {getattr(line, 'reason', line)}" for line in error.lines
                 )
                 run = Run(start.label, start.folder, errors=errors)
+            progress.update(bar, completed=len(run.rows))
             what = f"failed: {run.errors[0]}" if run.errors else "done"
-            say(f"{name}: {what}, {time.monotonic() - began:.0f} s")
+            _say(progress, f"{name}: {what}, {time.monotonic() - began:.0f} s")
             yield run
 
 
@@ -140,13 +142,21 @@ def _errors(start: Start, code: int) -> tuple[str, ...]:
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("[bold]{task.description}", markup=False),
-        BarColumn(),
+        TextColumn("{task.description}", style="bold", markup=False),  # a label is the user's
+        BarColumn(bar_width=20),
         TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
         TimeElapsedColumn(),
         console=Console(file=sys.stderr),
         disable=not sys.stderr.isatty(),
     )
+
+
+def _say(progress: Progress, text: str) -> None:
+    """On a terminal above the bar, which has the last line."""
+    if progress.disable:
+        say(text)
+    else:
+        progress.console.print(Text(f"oneloop: {text}"), soft_wrap=True)
 
 
 @contextmanager
