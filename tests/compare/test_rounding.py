@@ -98,6 +98,8 @@ def test_what_drifts_as_rounding_does_is_within_tolerance(reference):
     assert beside.cause == "as far apart as rounding brings this training: 3.3e-03 in the loss, see rounding"
     # Ten times as far as rounding is the end of it, and at each step, not only at the last.
     assert told(reference, run, drifting(reference, 3)).verdict == DIFFERS
+    burst = replace(rounding, rows=(*rounding.rows[:-1], {**rounding.rows[-1], "loss": None}))
+    assert told(reference, run, burst).verdict == DIFFERS
     late = replace(rounding, rows=(*reference.rows[:-1], rounding.rows[-1]))
     assert told(reference, run, late).verdict == DIFFERS
 

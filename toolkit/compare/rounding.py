@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -77,8 +78,12 @@ def disturbed(source: Path, target: Path) -> Path:
 
 
 def explains(rounding: Run, reference: Run, run: Run, bounds: Bounds) -> bool:
-    """Whether no loss is further apart than `bounds`, and than FACTOR times what rounding made of the steps so far."""
+    """Whether no loss is further apart than `bounds`, and than FACTOR times what rounding made of the steps so far.
+
+    A loss that rounding makes infinite, or not a number, explains nothing.
+    """
     far = {b["step"]: relative(a.get("loss"), b.get("loss")) for a, b in paired(rounding, reference)}
     reach = dict(zip(far, accumulate(far.values(), max), strict=True))
     apart = {b["step"]: relative(a.get("loss"), b.get("loss")) for a, b in paired(run, reference)}
-    return all(apart[step] <= max(bounds.loss, FACTOR * reach.get(step, 0.0)) for step in apart)
+    limits = {step: max(bounds.loss, FACTOR * reach.get(step, 0.0)) for step in apart}
+    return all(apart[step] <= limits[step] < math.inf for step in apart)
