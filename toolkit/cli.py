@@ -82,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         "       oneloop compare --runs FOLDER... [--output_dir FOLDER]",
     )
     beside.add_argument("started", nargs="?", type=_text, metavar="SCRIPT", help="a script on toolkit")
-    beside.add_argument("--setups", nargs="+", type=_text, metavar="SETUP", help="ddp, zero2, my.json, my.yaml, ...")
+    beside.add_argument(
+        "--setups", nargs="+", action="extend", type=_text, metavar="SETUP", help="ddp, zero2, my.json, my.yaml, ..."
+    )
     beside.add_argument(
         "--num_processes", nargs="+", type=_at_least_1, default=[], metavar="N", help="ranks; every setup on each"
     )

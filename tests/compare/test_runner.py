@@ -129,7 +129,7 @@ except Interrupted as end:
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_every_process_and_keeps_what_is_done(tmp_path, number, code):
     command = [sys.executable, "-c", COMPARE, str(Path(__file__).parent), str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -150,6 +150,7 @@ def test_a_signal_ends_every_process_and_keeps_what_is_done(tmp_path, number, co
 
 ROW = {"step": 1, "samples": 8, "learning_rate": 0.1, "loss": 1.0}
 COUNT = {"value": 2, "origin": "test"}
+STAGED = {"gradient_accumulation_steps": COUNT}
 
 
 def test_a_run_that_is_no_run_is_refused(tmp_path):
@@ -174,12 +175,26 @@ def test_a_run_that_is_no_run_is_refused(tmp_path):
         (ROW, {"setup": {"seed": 3}}, "setup.seed: expected a value with its origin, got 3"),
         (ROW, {"setup": {"world_size": {**COUNT, "value": [1]}}}, r"setup.world_size: expected an integer, got \[1\]"),
         (ROW, {"metrics": [1]}, r"metrics: expected an object, got \[1\]"),
+        (ROW, {}, "setup: expected the values of a run, got None"),
+        (ROW, {"setup": {"max_grad_norm": {**COUNT, "value": "big"}}}, "setup.max_grad_norm: expected a number"),
+        (ROW, {"metrics": {"loss": "low"}}, "metrics.loss: expected a number, got 'low'"),
+        (ROW, {"seconds_to_first_step": "soon"}, "seconds_to_first_step: expected a number, got 'soon'"),
+        ('{"step": 1, "samples": 8, "learning_rate": 0.1, "loss": 1e999}', {}, "loss: expected a number, got inf"),
         (ROW, {"error": "gone"}, "error: expected an object, got 'gone'"),
         (ROW, {"peak_memory_bytes": ["much"]}, "peak_memory_bytes: expected a list of numbers, got "),
         (ROW, {"checkpoint": {"bytes": "much"}}, "checkpoint.bytes: expected a number, got 'much'"),
         (ROW, {"communication": {"all_reduce": 5}}, 'communication.all_reduce: expected an object with "bytes", got 5'),
-        (ROW, {"pipeline": {"working_seconds": [1.0]}}, "pipeline: expected the seconds of its stages and steps, got "),
-        (ROW, {"pipeline": {"working_seconds": [], "step_seconds": 1}}, "pipeline: expected the seconds of its stages"),
+        (
+            ROW,
+            {"setup": STAGED, "pipeline": {"working_seconds": [1.0]}},
+            "pipeline: expected the seconds of its stages and steps, got ",
+        ),
+        (ROW, {"setup": STAGED, "pipeline": {"working_seconds": [], "step_seconds": 1}}, "pipeline: expected the sec"),
+        (
+            ROW,
+            {"setup": {"seed": COUNT}, "pipeline": {"a": 1}},
+            "setup.gradient_accumulation_steps: expected the micro",
+        ),
     ],
 )
 def test_what_no_run_has_written_is_a_line(tmp_path, rows, summary, reason):

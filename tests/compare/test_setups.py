@@ -103,6 +103,8 @@ def test_a_file_that_check_refuses_is_not_started(tmp_path):
             ["--output_dir", "x"],
             "--output_dir: 'after --': compare decides it for every setup; give --output_",
         ),
+        (["ddp"], ["--stop_after_steps", "2"], "--stop_after_steps: 'after --': compare decides it for every setup;"),
+        (["ddp"], ["--save_total_limit", "1"], "--save_total_limit: 'after --': compare decides it for every setup;"),
         (["ddp"], ["--deepspeed_config", "x"], "--deepspeed_config: 'after --': compare decides it for every setup;"),
     ],
 )

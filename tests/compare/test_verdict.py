@@ -109,6 +109,27 @@ def test_a_weight_is_related_to_the_way_of_the_reference(reference, copied):
     assert told.cause.startswith("unknown: the losses of training agree, head.bias does not: each update may differ")
 
 
+def test_what_was_asked_to_differ_is_within_no_tolerance(reference, copied):
+    start = load_file(reference.folder / "checkpoints" / "step-000000" / MODEL)["head.bias"]
+    run = changed(copied(), "head.bias", lambda end: end + 5e-3 * (end - start))
+    assert judge(run, reference).verdict == TOLERANCE
+    setup = {**run.summary["setup"], "weight_decay": {"value": 0.001, "origin": "a.json"}}
+    told = judge(replace(run, summary={**run.summary, "setup": setup}), reference)
+    assert (told.verdict, told.cause[:36]) == (DIFFERS, "optimizer: weight_decay 0.001 (a.json")
+
+
+def test_runs_without_a_step_are_not_the_same(reference):
+    none = replace(reference, rows=())
+    assert judge(none, none).verdict == DIFFERS
+
+
+def test_labels_of_drawn_runs_are_unique(reference, tmp_path):
+    named = [shutil.copytree(reference.folder, tmp_path / place) for place in ("a/x", "b/x", "c/x (2)")]
+    compare_runs(named, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [each["label"] for each in told["setups"]] == ["x", "x (2)", "x (2) (2)"]
+
+
 @pytest.mark.parametrize(
     ("values", "rounding"),
     # Adam makes whole steps of a gradient of 1e-8; of SGD's way 9e-10 is left.

@@ -48,10 +48,33 @@ def likely_cause(run: Run, reference: Run, step: int | None, weights: Weights) -
     Args:
         step: at which the losses are too far apart; None where they are not.
     """
+    if causes := said_otherwise(run, reference, step, weights):
+        return "; ".join(causes)
     pairs = paired(run, reference)
     begins = _begins(pairs, step, run, reference)
     samples = next((b["step"] for a, b in pairs if a["samples"] != b["samples"]), None)
-    rates = next((b["step"] for a, b in pairs if a["learning_rate"] != b["learning_rate"]), None)
+    rates = _first_other_rate(pairs)
+    if rates is not None and rates < begins:
+        return _schedule(rates, weights)
+    if samples is not None and samples <= begins:
+        return f"unequal batches: other samples from step {samples}"
+    if [row["step"] for row in run.rows] != [row["step"] for row in reference.rows]:
+        return _lengths(run, reference)
+    if step is None:
+        return _at_the_end(run, reference, weights)
+    if said := _dropout(run, reference) or _coupled(run, reference, weights):
+        return said
+    said = _by_numbers(run, reference, begins, weights)
+    offloaded = {str(each.value("strategy")).endswith("_offload") for each in (run, reference)}
+    adam = str(reference.value("optimizer")).startswith("adam")
+    return f"{said}; DeepSpeedCPUAdam updates one of the two" if len(offloaded) > 1 and adam and begins > 1 else said
+
+
+def said_otherwise(run: Run, reference: Run, step: int | None, weights: Weights) -> list[str]:
+    """What the two setups, or their checkpoints, say otherwise and can have acted before `step`."""
+    pairs = paired(run, reference)
+    begins = _begins(pairs, step, run, reference)
+    rates = _first_other_rate(pairs)
     clips = _first_clipped(run, reference)
     told: list[tuple[str, tuple[str, ...], bool]] = [
         ("seed", ("seed",), True),
@@ -67,22 +90,11 @@ def likely_cause(run: Run, reference: Run, step: int | None, weights: Weights) -
     skipped = [sum(bool(row.get("skipped")) for row in each.rows if row["step"] <= begins) for each in (run, reference)]
     if skipped[0] != skipped[1]:
         causes.append("overflow: {} steps skipped, not {}".format(*skipped))
-    if causes:
-        return "; ".join(causes)
-    if rates is not None and rates < begins:
-        return _schedule(rates, weights)
-    if samples is not None and samples <= begins:
-        return f"unequal batches: other samples from step {samples}"
-    if [row["step"] for row in run.rows] != [row["step"] for row in reference.rows]:
-        return _lengths(run, reference)
-    if step is None:
-        return _at_the_end(run, reference, weights)
-    if said := _dropout(run, reference) or _coupled(run, reference, weights):
-        return said
-    said = _by_numbers(run, reference, begins, weights)
-    offloaded = {str(each.value("strategy")).endswith("_offload") for each in (run, reference)}
-    adam = str(reference.value("optimizer")).startswith("adam")
-    return f"{said}; DeepSpeedCPUAdam updates one of the two" if len(offloaded) > 1 and adam and begins > 1 else said
+    return causes
+
+
+def _first_other_rate(pairs: Pairs) -> int | None:
+    return next((b["step"] for a, b in pairs if a["learning_rate"] != b["learning_rate"]), None)
 
 
 def other_precision(run: Run, reference: Run) -> str:

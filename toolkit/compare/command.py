@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from toolkit.compare.runner import Interrupted, run_all
+from toolkit.compare.runner import Interrupted, deferred, run_all
 from toolkit.compare.runs import FAILED, REFERENCE, ROUNDING, Comparison, Measured, Run, read_run
 from toolkit.compare.setups import Start, plan_starts
 from toolkit.errors import UserError, fault
@@ -41,14 +41,15 @@ def compare_setups(
         say(note)
     runs, code = _run(starts, steps)
     families = [start.label.rpartition(" x")[0] or start.label for start in starts]
-    comparison = _compared(script, runs, families, notes)
-    reference = comparison.reference
-    if code is None and reference is not None:
-        rounding, code = _rounded(comparison, starts[runs.index(reference)], reference, folder)
-        if rounding is not None:
-            comparison = _compared(script, runs, families, notes, rounding)
-    told = _tell(comparison, folder)
-    return told if code is None else code
+    with deferred() as came:
+        comparison = _compared(script, runs, families, notes)
+        reference = comparison.reference
+        if code is None and not came and reference is not None:
+            rounding, code = _rounded(comparison, starts[runs.index(reference)], reference, folder)
+            if rounding is not None:
+                comparison = _compared(script, runs, families, notes, rounding)
+        told = _tell(comparison, folder)
+    return code if code is not None else 128 + came[0] if came else told
 
 
 def _run(starts: Sequence[Start], steps: int) -> tuple[list[Run], int | None]:
@@ -88,12 +89,11 @@ def compare_runs(folders: Sequence[Path], output_dir: Path | None) -> int:
     folder = output_dir if output_dir is not None else Path("runs", f"compare-{datetime.now():%Y%m%d-%H%M%S}")
     _check_new(folder)
     _make(folder)
-    labels = [run.label for run in runs]
-    runs = [
-        Run(f"{run.label} ({labels[:n].count(run.label) + 1})" if run.label in labels[:n] else run.label, run.folder,
-            run.rows, run.scored, run.summary, run.errors)
-        for n, run in enumerate(runs)
-    ]  # fmt: skip
+    labels: list[str] = []
+    for run in runs:
+        others = (f"{run.label} ({n})" for n in range(2, len(runs) + 2))
+        labels.append(next(name for name in (run.label, *others) if name not in labels))
+    runs = [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
     return _tell(_compared("", runs, [run.label for run in runs], []), folder)
 
 
@@ -164,7 +164,11 @@ def _tell(comparison: Comparison, folder: Path) -> int:
     from toolkit.compare.output import show, write_csv, write_json
     from toolkit.compare.page import write_page
 
-    show(comparison)  # first: a full disk must not take what was measured
+    lost = None
+    try:
+        show(comparison)  # first: a full disk must not take what was measured
+    except OSError as error:  # nor may a terminal that is gone
+        lost = error
     try:
         write_json(comparison, folder / "compare.json")
         write_csv(comparison, folder / "compare.csv")
@@ -173,5 +177,8 @@ def _tell(comparison: Comparison, folder: Path) -> int:
         reason = f"cannot be written ({error.strerror})"
         remedy = "make room, and draw the runs in it with oneloop compare --runs"
         raise UserError(fault("--output_dir", str(folder), reason, remedy)) from None
+    if lost is not None:
+        reason = f"the table cannot be written ({lost.strerror})"
+        raise UserError(fault("standard output", "", reason, f"see {folder / 'report.html'}"))
     say(f"report: {folder / 'report.html'}, compare.json and compare.csv beside it")
     return 0 if comparison.alike else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from toolkit.compare.setups import Start
 from toolkit.errors import PREFIX, UserError
 from toolkit.launch import say
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 30.0  # that a launcher has to end its ranks
 _POLL_SECONDS = 0.5  # looking at the processes takes from their own time
 _LAST_LINES = 8  # of a log, where a failed run has no line of ours
@@ -161,17 +163,30 @@ def _say(progress: Progress, text: str) -> None:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGINT and SIGTERM become `Interrupted`, once: a second Ctrl-C does not cut the end of the first short."""
+    """SIGNALS become `Interrupted`, once: a second Ctrl-C does not cut the end of the first short."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        say("ending the running setup; what is done is kept")
+        with contextlib.suppress(OSError):  # SIGHUP: the terminal is gone
+            say("ending the running setup; what is done is kept")
         raise Interrupted(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferred() -> Iterator[list[int]]:
+    """The numbers of signals that come while nothing runs: what was measured is told before they end the command."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS}
+    try:
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

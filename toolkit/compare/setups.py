@@ -21,6 +21,8 @@ _OURS = {
     "output_dir": "give --output_dir before the --",
     "max_train_steps": "give --steps before the --",
     "save_initial": "leave it out, compare gives it",
+    "stop_after_steps": "give --steps before the --",
+    "save_total_limit": "leave it out, the first and the last weights are compared",
     "deepspeed_config": "name the file in --setups",
     "deepspeed": "name the file in --setups",
     "resume_from_checkpoint": "leave it out, every setup starts from the same weights",

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from toolkit.checkpoint import Checkpoint, find, newest_whole
-from toolkit.compare.causes import likely_cause, other_precision, paired, relative
+from toolkit.compare.causes import likely_cause, other_precision, paired, relative, said_otherwise
 from toolkit.compare.rounding import FACTOR, comparable, explains
 from toolkit.compare.runs import DIFFERS, FAILED, SAME, TOLERANCE, Measured, Run
 from toolkit.errors import UserError
@@ -68,13 +68,16 @@ def judge(run: Run, reference: Run, rounding: tuple[Run, Measured] | None = None
         parameter=weights.worst,
         parameter_name=weights.name,
     )
+    limit = bounds[0].loss if bounds[0] is not TIES else BOUNDS["no"].loss
+    step = next((step for step, deviation in deviations.items() if deviation > limit), None)
+    otherwise = said_otherwise(run, reference, step, weights)
+    if any(not each.startswith("precision: ") for each in otherwise):
+        bounds = []  # what was asked to differ is not within a tolerance
     for verdict, bound in [(SAME, BOUNDS["no"]), *((TOLERANCE, bound) for bound in bounds)]:
         if _within(told, weights, bound, run, reference):
             ties = "as far apart as ties of ReLU and max pooling bring fp32" if bound is TIES else ""
             said = [other_precision(run, reference), ties, weights.note]
             return replace(told, verdict=verdict, cause="; ".join(filter(None, said)))
-    limit = bounds[0].loss if bounds[0] is not TIES else BOUNDS["no"].loss
-    step = next((step for step, deviation in deviations.items() if deviation > limit), None)
     told = replace(told, step=step, cause=likely_cause(run, reference, step, weights))
     return told if rounding is None else _beside_rounding(told, weights, run, reference, *rounding)
 
@@ -113,7 +116,7 @@ def _within(told: Measured, weights: Weights, bound: Bounds, run: Run, reference
     score, other = (each.summary.get("metrics", {}).get("loss") for each in (run, reference))
     steps, samples = ([[row[name] for row in each.rows] for each in (run, reference)] for name in ("step", "samples"))
     return (
-        steps[0] == steps[1]
+        steps[0] == steps[1] != []
         and samples[0] == samples[1]
         and (told.loss or 0.0) <= bound.loss
         and not told.learning_rate

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 _COUNTS = ("world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_SECONDS = ("seconds", "seconds_to_first_step")
 _OBJECTS = ("setup", "metrics", "obtained", "checkpoint", "pipeline", "communication", "error")
 
 
@@ -35,6 +37,8 @@ def check_summary(summary: Mapping[str, Any]) -> None:
     for name in told["setup"].keys() & set(_COUNTS):
         value = told["setup"][name]["value"]
         _expect(isinstance(value, int), f"setup.{name}", value, "an integer")
+    for name, value in (("metrics.loss", told["metrics"].get("loss")), *((n, summary.get(n)) for n in _SECONDS)):
+        _expect(value is None or _number(value), name, value, "a number")
     peaks = summary.get("peak_memory_bytes") or []
     _expect(isinstance(peaks, list) and all(map(_number, peaks)), "peak_memory_bytes", peaks, "a list of numbers")
     for name, value in told["checkpoint"].items():
@@ -42,7 +46,12 @@ def check_summary(summary: Mapping[str, Any]) -> None:
     for name, value in told["communication"].items():
         counted = isinstance(value, dict) and _number(value.get("bytes"))
         _expect(counted, f"communication.{name}", value, 'an object with "bytes"')
+    if not told["error"]:
+        _expect(bool(told["setup"]), "setup", summary.get("setup"), "the values of a run")
+    norm = told["setup"].get("max_grad_norm", {}).get("value")
+    _expect(norm is None or _number(norm), "setup.max_grad_norm", norm, "a number")
     if pipeline := told["pipeline"]:
+        _expect(_COUNTS[2] in told["setup"], f"setup.{_COUNTS[2]}", None, "the micro-batches of a pipeline")
         working, whole = pipeline.get("working_seconds"), pipeline.get("step_seconds")
         fits = isinstance(working, list) and all(map(_number, working)) and sum(working) > 0
         fits = fits and isinstance(whole, int | float) and whole > 0
@@ -50,7 +59,7 @@ def check_summary(summary: Mapping[str, Any]) -> None:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _expect(well: bool, name: str, value: Any, what: str) -> None:
