@@ -115,7 +115,7 @@ def test_what_was_asked_to_differ_is_within_no_tolerance(reference, copied):
     assert judge(run, reference).verdict == TOLERANCE
     setup = {**run.summary["setup"], "weight_decay": {"value": 0.001, "origin": "a.json"}}
     told = judge(replace(run, summary={**run.summary, "setup": setup}), reference)
-    assert (told.verdict, told.cause[:36]) == (DIFFERS, "optimizer: weight_decay 0.001 (a.json")
+    assert (told.verdict, told.cause[:37]) == (DIFFERS, "optimizer: weight_decay 0.001 (a.json")
 
 
 def test_runs_without_a_step_are_not_the_same(reference):

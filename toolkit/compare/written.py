@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -59,7 +58,7 @@ def check_summary(summary: Mapping[str, Any]) -> None:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def _expect(well: bool, name: str, value: Any, what: str) -> None:
