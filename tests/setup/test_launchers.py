@@ -52,14 +52,6 @@ def test_python_with_a_json_is_refused_with_both_commands(write, config):
     assert f"accelerate launch --use_deepspeed --num_processes {ranks} --deepspeed_config_file a.json train.py" in line
 
 
-@pytest.mark.parametrize("left", [{"WORLD_SIZE": "4"}, {"ACCELERATE_USE_DEEPSPEED": "true"}])
-def test_what_a_launcher_sets_does_not_come_alone(left):
-    ((name, value),) = left.items()
-    reason = "no launcher has set RANK beside it, and python starts one process; unset it, or use a launcher"
-    assert f"environment: {name}: '{value}': {reason}" in refused(left)
-    assert setup({"WORLD_SIZE": "1"}).strategy == "single"
-
-
 def test_accelerates_plain_launch_does_not_run_zero(write):
     yaml = write("ddp.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n")
     environ, parent = of_yaml(yaml, MULTI)

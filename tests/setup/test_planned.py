@@ -4,7 +4,7 @@ import os
 
 import pytest
 from accelerates import READ, handed
-from launched import ROOT
+from launched import ROOT, refused, setup
 
 from toolkit.setup.hostfile import Hosts
 from toolkit.setup.launcher import read_launch
@@ -125,3 +125,11 @@ def test_a_yaml_without_ranks_is_refused_as_accelerate_does(tmp_path):
         f"{tmp_path}/a.yaml: num_processes: None: Accelerate wants the number of ranks; "
         "write num_processes: 2, or add --num_processes"
     )
+
+
+@pytest.mark.parametrize("left", [{"WORLD_SIZE": "4"}, {"ACCELERATE_USE_DEEPSPEED": "true"}])
+def test_what_a_launcher_sets_does_not_come_alone(left):
+    ((name, value),) = left.items()
+    reason = "no launcher has set RANK beside it, and python starts one process; unset it, or use a launcher"
+    assert f"environment: {name}: '{value}': {reason}" in refused(left)
+    assert setup({"WORLD_SIZE": "1"}).strategy == "single"
