@@ -23,6 +23,8 @@ SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGUSR1)
 POLL_SECONDS = 1.0
 # torchrun and deepspeed's launch.py pass on what their whole group got, as SIGTERM the latter: one wish, two signals.
 SAME_SECONDS = 1.5
+# Their SIGTERM can overtake the SIGINT that the terminal sent to all: it waits this long for one to follow.
+OVERTAKEN_SECONDS = 0.2
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed")
 LAUNCHER_MODULES = ("accelerate.commands", "torch.distributed", "deepspeed.launcher")
 
@@ -125,6 +127,7 @@ class Listener:
     def __init__(self, gate: Gate, alone: bool) -> None:
         self.gate, self.alone = gate, alone
         self._first: float | None = None
+        self._held = False  # a SIGTERM, which a SIGINT may follow
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         signals.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -149,16 +152,19 @@ class Listener:
 
     def _run(self) -> None:
         while True:
-            if self.gate.asked is None and orphaned():
+            if not self._held and self.gate.asked is None and orphaned():
                 # `accelerate launch` with one process passes no signal on, it just ends.
                 _tell("the launcher has ended, so this run ends as after SIGTERM")
                 self._wish(signals.SIGTERM)
-            if select.select([self._read], [], [], POLL_SECONDS)[0]:
+            if select.select([self._read], [], [], OVERTAKEN_SECONDS if self._held else POLL_SECONDS)[0]:
                 number = os.read(self._read, 1)[0]
                 if number == 0:
                     return
                 if number in SIGNALS:
                     self._take(number)
+            elif self._held:
+                self._held = False
+                self._wish(signals.SIGTERM)
 
     def _take(self, number: int) -> None:
         now = time.monotonic()
@@ -168,7 +174,9 @@ class Listener:
             _tell(f"a second {signals.Signals(number).name}: ended at once, without a checkpoint")
             os._exit(128 + number)
         self._first = self._first or now
-        self._wish(number)
+        self._held = number == signals.SIGTERM and self.gate.asked is None
+        if not self._held:
+            self._wish(number)
 
     def _wish(self, number: int) -> None:
         if self.gate.asked is None:
