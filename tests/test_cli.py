@@ -90,7 +90,7 @@ def test_exit_codes(typed: Typed, tmp_path: Path) -> None:
         assert err[0].startswith("oneloop: error: ")
     code, _, err = typed("predict", good, "rows.csv", "--batch_size", 0)
     assert code == 2
-    assert "argument --batch_size: '0': must be a whole number of 1 or more, of 18 digits" in err[-1]
+    assert "--batch_size: '0': must be a whole number of 1 or more, of 18 digits" in err[-1]
     code, _, err = typed("predict", good, "rows.csv", "--output", "rows.xml")
     assert (code, err) == (2, ["oneloop: error: --output: 'rows.xml': unknown kind of file; use one of .csv, .jsonl"])
     assert not (tmp_path / "out").exists()
@@ -151,9 +151,9 @@ def test_commands_are_quick_to_say_what_they_take() -> None:
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["export", "", "x"], "oneloop export: 'export  x': argument checkpoint: expected a path; see --help"),
-        (["predict", "", "x"], "oneloop predict: 'predict  x': argument model: expected a path; see --help"),
-        (["predict", "x", ""], "oneloop predict: 'predict x ': argument file: expected a path; see --help"),
+        (["export", "", "x"], "checkpoint: '': expected a path; see --help"),
+        (["predict", "", "x"], "model: '': expected a path; see --help"),
+        (["predict", "x", ""], "file: '': expected a path; see --help"),
         (["verify"], "oneloop verify: 'verify': the following arguments are required: path; see --help"),
         (["unknown"], "oneloop: 'unknown': argument command: invalid choice: 'unknown' (choose from "),
     ],

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from toolkit.curves import draw
@@ -44,3 +45,23 @@ def test_a_folder_that_takes_no_file_is_an_os_error(tmp_path):
     (tmp_path / "curves.png").mkdir()
     with pytest.raises(OSError):
         written(tmp_path, [{"step": 1, **ROW}])
+
+
+def shown(folder, rows, monkeypatch):
+    """The figure that was written."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    written(folder, rows)
+    return figures[0]
+
+
+def test_one_step_is_at_a_whole_number(tmp_path, monkeypatch):
+    for axes in shown(tmp_path, [{"step": 1, **ROW}], monkeypatch).axes:
+        assert all(tick == int(tick) for tick in axes.get_xticks()), axes.get_xticks()
+
+
+def test_a_panel_without_a_finite_value_says_so(tmp_path, monkeypatch):
+    figure = shown(tmp_path, [{"step": n, **ROW, "loss": None} for n in (1, 2)], monkeypatch)
+    told = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in figure.axes}
+    assert told.pop("loss") == ["not finite at any step"]
+    assert set(map(tuple, told.values())) == {()}

@@ -161,6 +161,9 @@ def read_arguments(
         found, unknown, faults = argparse.Namespace(), [], list(error.lines)
     options = [option for action in parser._actions for option in action.option_strings]
     for token in unknown:
+        if token == "--":
+            faults.append(fault(token, token, "argparse takes nothing after it for an argument", "leave it out"))
+            break
         if token.startswith("-") or token == unknown[0]:
             name = token.partition("=")[0]
             faults.append(fault(name, token, "unknown argument", nearest(name, options) or "see --help"))

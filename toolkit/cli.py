@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -48,6 +50,8 @@ def main() -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if of_value := re.fullmatch(r"argument ([^:]+): ('.*?'): (.+)", message, re.S):
+            raise UserError(fault(of_value[1], ast.literal_eval(of_value[2]), of_value[3], "see --help"))
         raise UserError(fault(self.prog, " ".join(sys.argv[1:]), message, "see --help"))
 
 
@@ -86,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "--setups", nargs="+", action="extend", type=_text, metavar="SETUP", help="ddp, zero2, my.json, my.yaml, ..."
     )
     beside.add_argument(
-        "--num_processes", nargs="+", type=_at_least_1, default=[], metavar="N", help="ranks; every setup on each"
+        "--num_processes", nargs="+", action="extend", type=_at_least_1, default=[], metavar="N", help="ranks of each"
     )
     beside.add_argument("--steps", type=_at_least_1, metavar="N", help="optimizer steps of each run (50)")
     beside.add_argument("--runs", nargs="+", type=_path, metavar="FOLDER", help="finished runs, in place of a script")
@@ -271,7 +275,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def _text(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("expected a path")
+        raise argparse.ArgumentTypeError("'': expected a path")
     return text
 
 

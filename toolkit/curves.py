@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,21 @@ def draw(folder: Path, title: str) -> None:
         return
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     with matplotlib.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(9, 6), layout="constrained")
         figure.suptitle(title, fontsize="medium")
         for axes, (column, name) in zip(figure.subplots(2, 2).flat, _PANELS, strict=True):
-            axes.plot(*_points(steps, column), linewidth=1, marker="." if len(steps) == 1 else "", label="training")
-            scored = _points(rows, f"eval_{column}")
+            trained, scored = _points(steps, column), _points(rows, f"eval_{column}")
+            axes.plot(*trained, linewidth=1, marker="." if len(steps) == 1 else "", label="training")
             if scored[0]:
                 axes.plot(*scored, linewidth=1, marker="o", label="evaluation")
                 axes.legend()
+            if trained[1] and not any(map(math.isfinite, trained[1])):
+                axes.text(0.5, 0.5, "not finite at any step", ha="center", va="center", transform=axes.transAxes)
             axes.set(xlabel="step", title=name)
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             if column == "samples_per_second":
                 axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)

@@ -43,7 +43,13 @@ TOLD = {
         "buffers: BatchNorm over 4 samples at a time",
         1,
     ),
-    "dropout": ({"dropout": 0.5}, {"dropout": 0.5, "fault": "masks"}, "dropout is on: its masks differ from rank", 1),
+    "dropout": (
+        {"dropout": 0.5},
+        {"dropout": 0.5, "fault": "masks"},
+        "dropout is on (0.5): its masks differ from rank",
+        1,
+    ),
+    "dropout in two": ({"dropout": 0.5}, {"dropout": 0.25}, "dropout: 0.25, not 0.5", 1),
     "dropout in one": ({"dropout": 0.5}, {}, "dropout: 0, not 0.5", 1),
 }
 SILENT = {

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import cli
+from toolkit.compare import command
 
 ROOT = Path(__file__).parents[2]
 FEW = ("--max_train_samples", "320", "--max_eval_samples", "64", "--activation", "gelu", "--pooling", "avg")
@@ -90,7 +92,10 @@ def test_finished_runs_are_drawn(compared, tmp_path):
     [
         ((), "SCRIPT: None: missing; oneloop compare SCRIPT --setups ddp zero2"),
         (("scripts/train_cnn.py",), "--setups: None: missing; oneloop compare SCRIPT --setups ddp zero2"),
-        (("--runs", "nowhere"), "--runs: 'nowhere': no run of oneloop stands there (No such file or directory); name"),
+        (
+            ("--runs", "nowhere"),
+            "--runs: 'nowhere': no run of oneloop stands there (metrics.jsonl: No such file or directory)",
+        ),
         (("--runs", "a", "--steps", "3"), "--steps: 3: goes with runs that are started; leave it out beside --runs"),
         (("none.py", "--setups", "ddp"), f"script: 'none.py': no such file, searched from {ROOT}; give its path"),
         (("scripts/train_cnn.py", "--setups", "ddp", "--output_dir", "tests"), "--output_dir: 'tests': is not empty;"),
@@ -113,3 +118,28 @@ def test_a_command_that_is_refused_is_refused_at_once():
     code += "try:\n cli.main()\nfinally:\n print({'torch', 'matplotlib', 'accelerate'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_signal_while_it_measures_loses_nothing(tmp_path):
+    argv = ["scripts/train_cnn.py", "--setups", "single", "--steps", "2", "--output_dir", tmp_path / "out", "--", *FEW]
+    command = [sys.executable, "-m", "toolkit.cli", "compare", *map(str, argv)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("oneloop: single (1/1): done"):
+            process.send_signal(signal.SIGTERM)
+            break
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, "single" in out) == (143, True), told
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["setups"]
+    assert [(row["label"], row["verdict"]) for row in rows] == [("single", "reference")]
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+def test_numbers_of_ranks_may_be_named_one_by_one(monkeypatch):
+    taken = []
+    monkeypatch.setattr(command, "compare_setups", lambda *given: taken.append(given[2]) or 0)
+    argv = ["x.py", "--setups", "ddp", "--num_processes", "1", "--num_processes", "2", "4"]
+    monkeypatch.setattr(sys, "argv", ["oneloop", "compare", *argv])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, taken) == (0, [[1, 2, 4]])

@@ -72,7 +72,8 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, capfd):
 def test_a_script_that_trains_nothing_and_asks_is_a_failure(tmp_path):
     runs = list(run_all([start(tmp_path, "idle"), start(tmp_path, "well")], steps=1))
     (line,) = runs[0].errors
-    assert line == f"ended well, but in {tmp_path}/runs/idle no run of oneloop stands there (No such file or directory)"
+    why = "(summary.json: No such file or directory)"
+    assert line == f"ended well, but in {tmp_path}/runs/idle no run of oneloop stands there {why}"
     assert runs[1].errors == ()
 
 
@@ -154,9 +155,11 @@ STAGED = {"gradient_accumulation_steps": COUNT}
 
 
 def test_a_run_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no run of oneloop stands there"):
+    with pytest.raises(UserError, match=r"stands there \(metrics.jsonl: No such file or directory\)"):
         read_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
+    with pytest.raises(UserError, match=r"stands there \(summary.json: No such file or directory\)"):
+        read_run(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps({"error": {"rank": 1, "step": 7, "message": "gone"}}))
     assert read_run(tmp_path).errors == ("rank 1, step 7: gone",)
 
@@ -170,6 +173,8 @@ def test_a_run_that_is_no_run_is_refused(tmp_path):
         ({**ROW, "step": "one"}, {}, "step: expected a number, got 'one'"),
         ({**ROW, "loss": "<b>"}, {}, "loss: expected a number, got '<b>'"),
         ({**ROW, "samples": None}, {}, "samples: expected a number, got None"),
+        ({"step": 1, "eval_loss": "low"}, {}, "eval_loss: expected a number, got 'low'"),
+        ({"eval_loss": 1.0}, {}, "step: expected a number, got None"),
         ({"step": 1, "loss": 1.0}, {}, "samples: expected a number, got None"),
         (ROW, {"setup": 5}, "summary.json: 'unreadable': setup: expected an object, got 5"),
         (ROW, {"setup": {"seed": 3}}, "setup.seed: expected a value with its origin, got 3"),

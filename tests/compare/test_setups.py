@@ -3,7 +3,9 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from toolkit.compare.setups import plan_starts
@@ -96,7 +98,7 @@ def test_a_file_that_check_refuses_is_not_started(tmp_path):
     ("setups", "arguments", "line"),
     [
         (["zero22"], [], "--setups: 'zero22': unknown; did you mean zero2?"),
-        (["no.json"], [], f"--setups: 'no.json': no such file, searched from {ROOT}; give its path"),
+        (["no.json"], [], f"--setups: 'no.json': no such file, searched from {ROOT}; give the path of a file"),
         (["ddp"], ["--max_train_steps=5"], "--max_train_steps: 'after --': compare decides it for every setup; give"),
         (
             ["ddp"],
@@ -121,3 +123,30 @@ def test_dropout_that_is_typed_is_kept_and_a_script_without_one_gets_none(tmp_pa
     script.write_text("import toolkit\ntoolkit.parse_arguments(description='', defaults={}, unused=['model'])\n")
     starts, notes = plan(tmp_path, ["single"], script=str(script))
     assert ("--dropout" in starts[0].command, notes) == (False, [])
+
+
+def test_a_folder_named_as_a_file_is_told(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    line = f"--setups: '{tmp_path}/x.json': is a folder; give the path of a file"
+    assert refused(tmp_path / "out", [str(tmp_path / "x.json")]) == (line,)
+
+
+def test_more_ranks_than_memory_holds_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=24 * 2**30))
+    reason = "so many ranks need 12,500 GiB of memory and more, this machine has 24"
+    assert refused(tmp_path, ["ddp"], [2, 100_000]) == (f"--num_processes: 100000: {reason}; name fewer",)
+    assert [start.ranks for start in plan(tmp_path, ["ddp"], [192])[0]] == [192]
+
+
+def test_nothing_is_started_where_every_setup_is_refused(tmp_path):
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    for path in paths:
+        path.write_text(json.dumps({"gradient_cliping": 1.0}))
+    lines = refused(tmp_path / "out", list(map(str, paths)))
+    reason = "gradient_cliping: 1.0: unknown key, it would be ignored; did you mean gradient_clipping?"
+    assert lines == tuple(f"{path}: {reason}" for path in paths)
+
+
+def test_two_minus_signs_among_the_scripts_arguments_are_told(tmp_path):
+    (line,) = refused(tmp_path, ["single"], arguments=["--", "--seed", "3"])
+    assert line == "--: '--': argparse takes nothing after it for an argument; leave it out"

@@ -84,7 +84,8 @@ def test_what_is_not_finite_is_equal_where_both_are(reference, copied):
     assert (told.verdict, told.step, told.loss) == (DIFFERS, 3, math.inf)
     both = replace(reference, rows=tuple({**row, "loss": None} if row["step"] == 3 else row for row in reference.rows))
     assert judge(read_run(reference.folder), both).loss == math.inf
-    assert judge(both, both).verdict == SAME
+    told = judge(both, both)
+    assert (told.verdict, told.cause) == (SAME, "1 of 8 losses are not finite, the first at step 3")
 
 
 def test_a_run_of_other_length_differs(reference):
@@ -238,3 +239,14 @@ def test_a_full_disk_does_not_take_what_was_measured(reference, tmp_path, monkey
     (line,) = caught.value.lines
     assert (line.where, line.reason) == ("--output_dir", "cannot be written (No space left on device)")
     assert "reference (2)" in capsys.readouterr().out
+
+
+def test_a_last_checkpoint_that_is_damaged_is_told(reference, copied):
+    run = copied()
+    shutil.copytree(run.folder / "checkpoints" / "step-000008", run.folder / "checkpoints" / "step-000009")
+    (run.folder / "checkpoints" / "step-000008" / MODEL).write_bytes(b"")
+    (run.folder / "checkpoints" / "step-000009" / MODEL).write_bytes(b"")
+    told = judge(run, reference)
+    steps = "the last whole checkpoints are of step 0 and of step 8"
+    damaged = "step-000009 of copy is not whole (oneloop verify tells why)"
+    assert (told.verdict, told.weights, told.cause) == (SAME, None, f"weights not compared: {steps}; {damaged}")

@@ -149,19 +149,11 @@ def _schedule(rates: int, weights: Weights) -> str:
 
 
 def _dropout(run: Run, reference: Run) -> str:
-    """It stands among the script's arguments, not in the setup."""
-    mine, other = (_argument(each, "dropout") for each in (run, reference))
+    """It stands in the model, not in the setup."""
+    mine, other = ((each.summary.get("obtained") or {}).get("dropout") or 0.0 for each in (run, reference))
     if mine != other:
-        return f"dropout: {mine or 0:g}, not {other or 0:g}"
-    return "dropout is on: its masks differ from rank to rank" if mine else ""
-
-
-def _argument(run: Run, name: str) -> float | None:
-    try:
-        told = json.loads((run.folder / "config" / "arguments.json").read_text(encoding="utf-8"))
-        return float(told[name])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        return f"dropout: {mine:g}, not {other:g}"
+    return f"dropout is on ({mine:g}): its masks differ from rank to rank" if mine else ""
 
 
 def _coupled(run: Run, reference: Run, weights: Weights) -> str:

@@ -39,15 +39,15 @@ def compare_setups(
     _make(folder)
     for note in notes:
         say(note)
-    runs, code = _run(starts, steps)
     families = [start.label.rpartition(" x")[0] or start.label for start in starts]
     with deferred() as came:
+        runs, code = _run(starts, steps)
         comparison = _compared(script, runs, families, notes)
         reference = comparison.reference
         if code is None and not came and reference is not None:
             rounding, code = _rounded(comparison, starts[runs.index(reference)], reference, folder)
             if rounding is not None:
-                comparison = _compared(script, runs, families, notes, rounding)
+                comparison = _beside(comparison, reference, rounding)
         told = _tell(comparison, folder)
     return code if code is not None else 128 + came[0] if came else told
 
@@ -111,15 +111,8 @@ def _make(folder: Path) -> None:
         raise UserError(line) from None
 
 
-def _compared(
-    script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str], rounding: Run | None = None
-) -> Comparison:
-    """Everything measured against the first run that is whole.
-
-    Args:
-        rounding: that run once more, from weights changed by rounding; it stands last.
-    """
-    from toolkit.compare.rounding import CHANGED
+def _compared(script: str, runs: Sequence[Run], families: Sequence[str], notes: Sequence[str]) -> Comparison:
+    """Everything measured against the first run that is whole."""
     from toolkit.compare.speed import with_costs, with_efficiencies
     from toolkit.compare.verdict import describe, judge
 
@@ -128,21 +121,36 @@ def _compared(
     if reference is not None and reference is not runs[0]:
         notes.append(f"{runs[0].label} failed, the reference is {reference.label}")
     measured: list[Measured] = []
-    beside = (rounding, judge(rounding, reference)) if rounding is not None and reference is not None else None
     for run in runs:
         if reference is None:
             each = describe(run, FAILED, cause="\n".join(run.errors))
         elif run is reference:
             each = describe(run, REFERENCE)
         else:
-            each = judge(run, reference, beside)
+            each = judge(run, reference)
         measured.append(with_costs(each, run))
     measured = with_efficiencies(measured, families)
-    if beside is not None:
-        runs = [*runs, beside[0]]
-        cause = f"the reference once more, {CHANGED}"
-        measured.append(replace(beside[1], verdict=ROUNDING, step=None, cause=cause))
     return Comparison(script, tuple(runs), tuple(measured), _environment(), tuple(notes))
+
+
+def _beside(comparison: Comparison, reference: Run, rounding: Run) -> Comparison:
+    """The same with what rounding may explain judged anew, and the run that shows it as the last.
+
+    Args:
+        rounding: the reference once more, from weights changed by rounding.
+    """
+    from toolkit.compare.rounding import CHANGED, comparable
+    from toolkit.compare.verdict import judge
+
+    scale = judge(rounding, reference)
+    measured = []
+    for run, each in comparison.pairs():
+        if comparable(run, reference, each):
+            told = judge(run, reference, (rounding, scale))
+            each = replace(each, verdict=told.verdict, step=told.step, cause=told.cause)
+        measured.append(each)
+    last = replace(scale, verdict=ROUNDING, step=None, cause=f"the reference once more, {CHANGED}")
+    return replace(comparison, runs=(*comparison.runs, rounding), measured=(*measured, last))
 
 
 def _environment() -> dict[str, Any]:

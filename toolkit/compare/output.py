@@ -19,19 +19,24 @@ from toolkit.compare.runs import FAILED, REFERENCE, ROUNDING, SAME, TOLERANCE, C
 
 _COLORS = {REFERENCE: "dim", ROUNDING: "dim", SAME: "green", TOLERANCE: "green", FAILED: "red"}
 _TRAINING = ("setup", "ranks", "precision", "verdict", "loss", "grad norm", "weights", "worst parameter", "metrics")
-_COST = ("setup", "samples/s", "(quartiles)", "scaling", "first step", "memory", "checkpoint", "idle", "even", "bound")
+_COST = (
+    *("setup", "samples/s", "(quartiles)", "scaling", "first step", "memory", "communicated", "checkpoint"),
+    *("idle", "even", "bound"),
+)
 
 
 def show(comparison: Comparison) -> None:
     """Two tables, on stdout: whether the setups train alike, and what each costs."""
     console = Console(width=None if sys.stdout.isatty() else 180)
     alike = _table("whether they train alike: largest deviations from the reference", _TRAINING)
-    cost = _table("what they cost", _COST)
     for each in comparison.measured:
         alike.add_row(*map(_cell, _training(each)), style=_COLORS.get(each.verdict, "red"))
-        if each.verdict not in (FAILED, ROUNDING):
-            cost.add_row(*map(_cell, _cost(each)))
     console.print(alike)
+    rows = [_cost(each) for each in comparison.measured if each.verdict not in (FAILED, ROUNDING)]
+    known = [column for column in range(len(_COST)) if any(row[column] for row in rows)]
+    cost = _table("what they cost", [_COST[column] for column in known])
+    for row in rows:
+        cost.add_row(*(_cell(row[column]) for column in known))
     console.print(cost)
     for note in comparison.notes:
         console.print(Text(f"note: {note}"))
@@ -75,6 +80,7 @@ def _cost(each: Measured) -> list[str]:
         _share(each.efficiency),
         f"{each.seconds_to_first_step:.1f} s" if each.seconds_to_first_step is not None else "",
         f"{max(each.peak_memory_bytes) / 2**20:.0f} MiB" if each.peak_memory_bytes else "",
+        f"{each.communication_bytes / 2**20:.1f} MiB" if each.communication_bytes is not None else "",
         saved,
         *map(_share, (each.idle, each.idle_even, each.idle_bound)),
     ]

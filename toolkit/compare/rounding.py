@@ -51,7 +51,7 @@ def once_more(start: Start, reference: Run, folder: Path) -> Start:
     """The reference's own start, from its first weights, changed by `SIZE`, which are written into `folder`.
 
     Raises:
-        OSError: they cannot be read or written.
+        OSError, UserError, SafetensorError: they cannot be read or written.
     """
     first = disturbed(reference.folder / "checkpoints" / "step-000000", folder / f"{LABEL}-start" / "step-000000")
     command = list(start.command)

@@ -50,19 +50,20 @@ def read_run(folder: Path, label: str | None = None, errors: tuple[str, ...] = (
     name = folder.name if label is None else label
     rows: list[dict[str, Any]] = []
     summary: Any = {}
+    where = str(folder / "metrics.jsonl")
     try:
         for number, line in enumerate((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(), 1):
             where = f"{folder / 'metrics.jsonl'}: line {number}"
             rows.append(read_object(line))
-            if "loss" in rows[-1]:
-                check_row(rows[-1])
+            check_row(rows[-1])
         where = str(folder / "summary.json")
         summary = read_object((folder / "summary.json").read_text(encoding="utf-8"))
         check_summary(summary)
     except (OSError, UnicodeDecodeError) as error:
         if errors:
             return Run(name, folder, errors=errors)
-        reason = f"no run of oneloop stands there ({getattr(error, 'strerror', None) or error})"
+        file = Path(getattr(error, "filename", None) or where).name
+        reason = f"no run of oneloop stands there ({file}: {getattr(error, 'strerror', None) or error})"
         raise UserError(fault("--runs", str(folder), reason, "name folders that a run has written")) from None
     except ValueError as error:
         if errors:

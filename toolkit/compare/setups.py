@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from toolkit.check import check
 from toolkit.errors import UserError, fault
 from toolkit.setup.script import Script, read_script
@@ -27,6 +29,7 @@ _OURS = {
     "deepspeed": "name the file in --setups",
     "resume_from_checkpoint": "leave it out, every setup starts from the same weights",
 }
+_RANK_BYTES = 128 * 2**20  # of its own, at least: torch alone with a small model has more
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def plan_starts(
         UserError: a script, a setup or an argument of the script that cannot be.
     """
     faults = [line for name in setups if (line := _setup_fault(name)) is not None]
+    faults += [line for ranks in num_processes if (line := _ranks_fault(ranks)) is not None]
     faults += _argument_faults(script_arguments)
     told = read_script(script)
     if faults:
@@ -86,6 +90,8 @@ def plan_starts(
                 if not several:
                     raise
                 notes.append(f"{label} is left out: {error.lines[0]}")
+    if all(start.errors for start in starts):
+        raise UserError(*dict.fromkeys([line for start in starts for line in start.errors] or notes))
     return starts, [*told.notes, *notes]
 
 
@@ -93,9 +99,19 @@ def _setup_fault(name: str) -> str | None:
     if name in ABOUT or name.endswith((".json", ".yaml", ".yml")) and os.path.isfile(name):
         return None
     if name.endswith((".json", ".yaml", ".yml")):
-        return fault("--setups", name, f"no such file, searched from {Path.cwd()}", "give its path")
+        reason = "is a folder" if os.path.isdir(name) else f"no such file, searched from {Path.cwd()}"
+        return fault("--setups", name, reason, "give the path of a file")
     remedy = nearest(name, ABOUT) or f"a file that ends in .json or .yaml, or one of {', '.join(ABOUT)}"
     return fault("--setups", name, "unknown", remedy)
+
+
+def _ranks_fault(ranks: int) -> str | None:
+    """What the machine cannot hold would take it down."""
+    least = ranks * _RANK_BYTES
+    if least <= (there := psutil.virtual_memory().total):
+        return None
+    reason = f"so many ranks need {least / 2**30:,.0f} GiB of memory and more, this machine has {there / 2**30:,.0f}"
+    return fault("--num_processes", ranks, reason, "name fewer")
 
 
 def _typed(name: str, script_arguments: Sequence[str]) -> bool:

@@ -76,10 +76,16 @@ def judge(run: Run, reference: Run, rounding: tuple[Run, Measured] | None = None
     for verdict, bound in [(SAME, BOUNDS["no"]), *((TOLERANCE, bound) for bound in bounds)]:
         if _within(told, weights, bound, run, reference):
             ties = "as far apart as ties of ReLU and max pooling bring fp32" if bound is TIES else ""
-            said = [other_precision(run, reference), ties, weights.note]
+            said = [other_precision(run, reference), ties, weights.note, _not_finite(run)]
             return replace(told, verdict=verdict, cause="; ".join(filter(None, said)))
     told = replace(told, step=step, cause=likely_cause(run, reference, step, weights))
     return told if rounding is None else _beside_rounding(told, weights, run, reference, *rounding)
+
+
+def _not_finite(run: Run) -> str:
+    """Such losses are the same in both, and prove little."""
+    steps = [row["step"] for row in run.rows if row["loss"] is None]
+    return f"{len(steps)} of {len(run.rows)} losses are not finite, the first at step {steps[0]}" if steps else ""
 
 
 def _beside_rounding(
@@ -149,7 +155,9 @@ def _compare(run: Run, reference: Run, result: Weights) -> None:
     if begun is not None and start is not None and set(begun.names) == set(start.names):
         result.start = all(torch.equal(begun.value(name), start.value(name)) for name in start.names)
     if mine.step != theirs.step:
-        result.note = f"weights not compared: the last checkpoints are of step {mine.step} and of step {theirs.step}"
+        damaged = "".join(filter(None, (_damaged(run, mine), _damaged(reference, theirs))))
+        steps = f"the last whole checkpoints are of step {mine.step} and of step {theirs.step}"
+        result.note = f"weights not compared: {steps}{damaged}"
         return
     if start is None:
         result.note = f"weights not compared: {reference.label} has not kept its first (--save_initial)"
@@ -208,6 +216,13 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 def _last(run: Run) -> Checkpoint | None:
     return newest_whole(run.folder) if find(run.folder / "checkpoints") else None
+
+
+def _damaged(run: Run, whole: Checkpoint) -> str:
+    newest = find(run.folder / "checkpoints")[-1]
+    if newest == whole.folder:
+        return ""
+    return f"; {newest.name} of {run.label} is not whole (oneloop verify tells why)"
 
 
 def _first(run: Run) -> Checkpoint | None:

@@ -20,8 +20,9 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def check_row(row: Mapping[str, Any]) -> None:
-    """Raises: ValueError, for a step's row with what is no number."""
-    needed = [name for name in ("step", "samples", "learning_rate") if row.get(name) is None]
+    """Raises: ValueError, for a row of a step, or of an evaluation, with what is no number."""
+    always = ("step", "samples", "learning_rate") if "loss" in row else ("step",)
+    needed = [name for name in always if row.get(name) is None]
     for name in [*needed, *(name for name, value in row.items() if value is not None and not _number(value))]:
         raise ValueError(f"{name}: expected a number, got {row.get(name)!r}")
 

@@ -21,6 +21,7 @@ class FirstStep:
         self.untrained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.gradients: set[str | None] = set()
         self.autocast: set[str | None] = set()
+        self.dropout = _dropout(model)
         self._device = device.type
         self._hooks: list[Any] = [
             parameter.register_hook(lambda gradient, name=name: self._backward(name, gradient))
@@ -56,7 +57,7 @@ class FirstStep:
             raise UserError(*(fault("model", name, reason, remedy) for name in left_out))
 
     def formats(self, setup: Setup, parameters: Iterable[nn.Parameter], buffers: Iterable[Tensor]) -> dict[str, Any]:
-        """What the step ran in, by name; None where this rank has nothing of the kind.
+        """What the step ran in, by name; None where this rank has nothing of the kind. `dropout` is the largest rate.
 
         Raises:
             RuntimeError: it is not what was asked for.
@@ -79,7 +80,8 @@ class FirstStep:
                 got = ", ".join(sorted(str(dtype) for dtype in dtypes))
                 precision = "fp32" if setup.mixed_precision == "no" else setup.mixed_precision
                 raise RuntimeError(f"asked for {precision} with {name} {asked[name]}, the libraries gave {got}")
-        return {name: ", ".join(sorted(map(str, dtypes - {None}))) or None for name, dtypes in found.items()}
+        formats = {name: ", ".join(sorted(map(str, dtypes - {None}))) or None for name, dtypes in found.items()}
+        return {**formats, "dropout": self.dropout}
 
 
 def check_ranks_agree(
@@ -100,6 +102,15 @@ def check_ranks_agree(
             raise RuntimeError(
                 f"data-parallel ranks {rank} and {other_rank} hold different weights after step 1: they train alone"
             )
+
+
+def _dropout(model: nn.Module) -> float:
+    """The largest rate of its layers; attention and recurrent layers keep theirs as a number."""
+    rates = (
+        module.p if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)
+        for module in model.modules()
+    )
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
 
 
 def _name(dtype: torch.dtype) -> str:
