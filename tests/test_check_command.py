@@ -58,7 +58,7 @@ def test_arguments_of_the_script_are_not_taken_for_ours(write):
     ("argv", "key"),
     [
         (["--bogus"], "oneloop"),
-        (["--num_processes", "2.0"], "oneloop check"),
+        (["--num_processes", "2.0"], "--num_processes"),
         (["--explain", "zero_stage"], "--explain"),
         (["--explain=zero_stage", "--hostfile", "h"], "--explain"),
     ],
