@@ -7,7 +7,7 @@ import io
 import tokenize
 from pathlib import Path
 
-TARGETS = {"core": 8500, "toolkit": 12600}
+TARGETS = {"core": 8640, "toolkit": 12740}
 CORE = {"setup", "engines", "loop.py", "data", "models", "checkpoint", "output.py", "metrics.py", "monitor.py"}
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

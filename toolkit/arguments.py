@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolkit.errors import UserError, fault
-from toolkit.kinds import Kind, encoding, one_of, path, real, steps_or_epoch, switch, whole
+from toolkit.kinds import Kind, as_typed, encoding, json_object, one_of, path, real, steps_or_epoch, switch, whole
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 from toolkit.setup.words import nearest
 from toolkit.together import check_streaming, check_together, one_deepspeed_file
@@ -42,7 +42,8 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "learning_rate", real(0), 1e-3, "peak learning rate, per optimizer step"),
     ("optimisation", "weight_decay", real(0), 0.0, "decay rate; decoupled for adamw"),
     ("optimisation", "momentum", real(0, 1), 0.9, "of sgd, in [0, 1)"),
-    ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", "constant, linear or cosine"),
+    ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", ", ".join(SCHEDULES)),
+    ("optimisation", "lr_scheduler_kwargs", json_object, None, 'its numbers as JSON, such as {"power": 2.0}'),
     ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),
     ("optimisation", "max_grad_norm", real(0), 1.0, "norm to which gradients are clipped; 0 is off"),
     ("optimisation", "num_train_epochs", whole(1), 3, "passes over the data"),
@@ -243,7 +244,7 @@ def _default(name: str, kind: Kind, value: Any) -> Any:
     try:
         if kind is str and not isinstance(value, str | None):
             raise ValueError("expected a string")
-        return None if value is None else kind(str(value))
+        return None if value is None else kind(as_typed(value))
     except ValueError as error:
         raise ValueError(f"default of {name}: {value!r}: {error}") from None
 

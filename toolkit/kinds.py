@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from toolkit.setup.schema import LARGEST
@@ -91,3 +92,32 @@ def steps_or_epoch(text: str) -> int | str:
         return text if text == "epoch" else whole(1)(text)
     except ValueError as error:
         raise ValueError(f"{error}, or epoch") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, each of its names once."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f'expected a JSON object like {{"power": 2.0}}: {error}') from None
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object like {"power": 2.0}')
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)} stands twice")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def as_typed(value: Any) -> str:
+    """The text that says a value on a command line."""
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)

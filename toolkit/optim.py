@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from toolkit.setup import Setup
+from toolkit.setup.scheduler_kwargs import defaults_of
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 
@@ -47,12 +48,13 @@ def lr_at(
 ) -> float:
     """The learning rate of the update that follows `updates` applied ones: a pure function, the same on every rank.
 
-    Warm-up rises from 0 in `num_warmup_steps` equal steps; then `constant`, `linear` to 0 at `total_steps`, or
-    `cosine`, half a wave to 0 at `total_steps`: the formulas of transformers' `get_scheduler`, but for `constant`,
-    which warms up too instead of passing over `num_warmup_steps`.
+    Warm-up rises from 0 in `num_warmup_steps` equal steps; then `constant`, `linear` to 0 at `total_steps`, `cosine`,
+    half a wave to 0 at `total_steps`, `cosine_with_restarts` or `polynomial`: the formulas of transformers'
+    `get_scheduler`, but for `constant`, which warms up too instead of passing over `num_warmup_steps`. `one_cycle` is
+    torch's OneCycleLR with a momentum that stays.
 
     Args:
-        params: of a schedule by DeepSpeed's name (`Setup.lr_schedule`), whose values they are for every update.
+        params: `Setup.lr_schedule`, of a schedule by DeepSpeed's name or one with numbers of its own.
 
     Raises:
         ValueError: another schedule's name.
@@ -64,6 +66,9 @@ def lr_at(
         return _OF_DEEPSPEED[schedule](updates, learning_rate, given)
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r} is not one of {', '.join((*SCHEDULES, *_OF_DEEPSPEED))}")
+    numbers = {**defaults_of(schedule), **(params or {})}
+    if schedule == "one_cycle":
+        return _cycle(updates, learning_rate, total_steps, numbers)
     if updates < num_warmup_steps:
         return learning_rate * updates / num_warmup_steps
     progress = (updates - num_warmup_steps) / max(1, total_steps - num_warmup_steps)
@@ -71,7 +76,30 @@ def lr_at(
         return learning_rate * max(0.0, 1.0 - progress)
     if schedule == "cosine":
         return learning_rate * max(0.0, 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0))))
+    if schedule == "cosine_with_restarts":
+        wave = (numbers["num_cycles"] * progress) % 1.0
+        return learning_rate * max(0.0, 0.5 * (1.0 + math.cos(math.pi * wave))) if progress < 1.0 else 0.0
+    if schedule == "polynomial":
+        end = numbers["lr_end"]
+        return float(end + (learning_rate - end) * (1.0 - min(progress, 1.0)) ** numbers["power"])
     return learning_rate
+
+
+def _cycle(updates: int, learning_rate: float, total_steps: int, numbers: Mapping[str, Any]) -> float:
+    """The rate of torch.optim.lr_scheduler.OneCycleLR, whose last step is `total_steps` - 1."""
+    first = learning_rate / numbers["div_factor"]
+    low = first / numbers["final_div_factor"]
+    top, end = numbers["pct_start"] * total_steps - 1.0, total_steps - 1.0
+    points = [(0.0, first), (top, learning_rate), (end, low)]
+    if numbers["three_phase"]:
+        points[2:] = [(2.0 * top, first), (end, low)]
+    for (start, begins), (stop, ends) in zip(points, points[1:], strict=False):
+        if updates <= stop and start < stop:
+            share = (updates - start) / (stop - start)
+            if numbers["anneal_strategy"] == "linear":
+                return float((ends - begins) * share + begins)
+            return float(ends + (begins - ends) / 2.0 * (1.0 + math.cos(math.pi * share)))
+    return float(low)
 
 
 def _rise(index: int, warmup: int, kind: str) -> float:

@@ -26,8 +26,8 @@ def test_another_name_is_no_adam():
 
 @pytest.mark.parametrize("updates", [0, 7])
 def test_another_schedule_is_not_constant(updates):
-    with pytest.raises(ValueError, match="schedule 'polynomial' is not one of constant, linear, cosine"):
-        lr_at(updates, schedule="polynomial", learning_rate=1.0, num_warmup_steps=2, total_steps=10)
+    with pytest.raises(ValueError, match="schedule 'step' is not one of constant, linear, cosine"):
+        lr_at(updates, schedule="step", learning_rate=1.0, num_warmup_steps=2, total_steps=10)
 
 
 @pytest.mark.parametrize(("schedule", "right"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)])

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import Fault, fault
+from toolkit.kinds import as_typed
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.offload import SECTIONS, offloads
@@ -82,7 +83,7 @@ def build_faults(strategy: str, world_size: Any, rank: Any, partition: Any, valu
         try:
             if isinstance(value, str) and name not in ("optimizer", "lr_scheduler_type", "mixed_precision"):
                 raise ValueError("expected a value, not its text")
-            kinds[name](str(value))
+            kinds[name](as_typed(value))
         except ValueError as error:
             faults.append(fault(name, value, str(error), "correct the value"))
     return faults

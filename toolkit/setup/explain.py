@@ -73,6 +73,7 @@ SAME: tuple[Same, ...] = (
         "lr_scheduler_type",
         ("scheduler.type",),
     ),
+    Same("of --lr_scheduler_type alone; beside a scheduler in the JSON it is refused", "lr_scheduler_kwargs"),
     Same(_AGREE, "num_warmup_steps", ("scheduler.params.warmup_num_steps",)),
     Same(
         "all that ask for a precision must ask for the same one; 'no' in the YAML asks for nothing",

@@ -10,7 +10,7 @@ from typing import Any
 
 # The names of --optimizer and --lr_scheduler_type.
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "one_cycle")
 LARGEST = 2**63 - 1  # of any integer: what 64 bits hold
 
 Keys = dict[str, dict[str, Any]]

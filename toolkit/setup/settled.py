@@ -44,9 +44,9 @@ class Setup:
     weight_decay: float
     momentum: float
     optimizer_options: Mapping[str, Any]  # its further numbers, by torch's names: betas and eps, or SGD's two
-    lr_scheduler_type: str  # constant | linear | cosine, or the JSON's scheduler.type
+    lr_scheduler_type: str  # constant | linear | cosine | ..., or the JSON's scheduler.type
     num_warmup_steps: int  # optimizer steps
-    lr_schedule: Mapping[str, Any]  # type and parameters of the JSON's scheduler; {} where there is none
+    lr_schedule: Mapping[str, Any]  # type and numbers of --lr_scheduler_kwargs or the JSON's scheduler; {} without
     seed: int
     gradient_checkpointing: bool
     sync_batch_norm: bool

@@ -9,6 +9,7 @@ from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.optimizer import read_optimizer, settle_options
 from toolkit.setup.schedule import read_schedule, schedule_values, settle_schedule
+from toolkit.setup.scheduler_kwargs import settle_kwargs
 
 VALUES: dict[str, Any] = {
     "max_grad_norm": 1.0,
@@ -17,6 +18,7 @@ VALUES: dict[str, Any] = {
     "weight_decay": 0.0,
     "momentum": 0.9,
     "lr_scheduler_type": "constant",
+    "lr_scheduler_kwargs": None,
     "num_warmup_steps": 0,
     "seed": 42,
     "gradient_checkpointing": False,
@@ -50,7 +52,7 @@ def settle_values(
     faults: list[str],
     notes: list[str],
 ) -> dict[str, Given]:
-    """One `Given` for each of `VALUES`, and `optimizer_options` and `lr_schedule` of the setup.
+    """One `Given` for each of `VALUES`, `lr_scheduler_kwargs` as `lr_schedule`, and `optimizer_options` of the setup.
 
     Args:
         typed: what the user gave; a file that says otherwise is refused.
@@ -76,4 +78,5 @@ def settle_values(
         values[name] = chosen.over(typed.get(name), written.get(name), missing.get(name), defaults[name])
     options = settle_options(file, values["optimizer"], values["momentum"].value, faults)
     schedule = settle_schedule(section, typed, values, faults, notes)
+    schedule = settle_kwargs(section, typed, defaults, values, faults, notes) or schedule
     return values | {"optimizer_options": options, "lr_schedule": schedule}
