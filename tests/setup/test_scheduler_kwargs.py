@@ -173,3 +173,12 @@ def test_beside_a_scheduler_of_the_json_they_are_refused(write: Any) -> None:
     assert got.lr_schedule["type"] == "WarmupLR"
     told = "lr_scheduler_kwargs (script's default) are not used: WarmupLR (a.json: scheduler.type) has none of them"
     assert told in got.notes
+
+
+@pytest.mark.parametrize("rate", ["0", "1e-7"])
+def test_a_rate_is_not_raised_by_its_end(rate: str) -> None:
+    (told,) = refused(TORCHRUN, "--lr_scheduler_type", "polynomial", "--learning_rate", rate)
+    reason = f"the schedule falls to it, and learning_rate is {float(rate)} (--learning_rate)"
+    assert f"lr_end: 1e-07: {reason}; give a lower one" in told
+    argv = ("--lr_scheduler_type", "polynomial", "--learning_rate", rate, "--lr_scheduler_kwargs", '{"lr_end": 0}')
+    assert setup(TORCHRUN, *argv).lr_schedule["lr_end"] == 0.0

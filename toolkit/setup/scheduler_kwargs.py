@@ -57,9 +57,9 @@ def settle_kwargs(
         return None
     numbers = defaults_of(kind.value) | _checked(kind.value, given, faults)
     rate = values["learning_rate"]
-    if numbers.get("lr_end", 0.0) >= rate.value > 0:
+    if (end := numbers.get("lr_end", 0.0)) and end >= rate.value:  # of a rate of 0 it would make one above
         reason = f"the schedule falls to it, and learning_rate is {rate.value} ({rate.origin})"
-        faults.append(fault(f"{given.origin}: lr_end", numbers["lr_end"], reason, "give a lower one"))
+        faults.append(fault(f"{given.origin}: lr_end", end, reason, "give a lower one"))
     if numbers.get("three_phase") and numbers["pct_start"] >= 0.5:
         reason = "the rise takes pct_start of the steps, and so does the fall that follows"
         faults.append(fault(f"{given.origin}: pct_start", numbers["pct_start"], reason, "give one below 0.5"))
