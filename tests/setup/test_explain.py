@@ -5,7 +5,7 @@ import json
 import pytest
 
 from toolkit import cli
-from toolkit.arguments import ARGUMENTS
+from toolkit.argument_table import ARGUMENTS
 from toolkit.errors import UserError
 from toolkit.setup import schema
 from toolkit.setup.explain import SAME, explain

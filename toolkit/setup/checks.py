@@ -62,7 +62,7 @@ def rank_fault(strategy: str, stages: Given, world: int) -> str | None:
 
 def build_faults(strategy: str, world_size: Any, rank: Any, partition: Any, values: Mapping[str, Any]) -> list[str]:
     """What `Setup.build` was given out of range; `values` are checked as the command line checks its own."""
-    from toolkit.arguments import ARGUMENTS
+    from toolkit.argument_table import ARGUMENTS
 
     faults: list[str] = []
     whole = {"world_size": world_size, "rank": rank}

@@ -132,7 +132,7 @@ def _known() -> list[tuple[str, str]]:
 
 
 def _blocks() -> Iterator[tuple[str, str]]:
-    from toolkit.arguments import ARGUMENTS
+    from toolkit.argument_table import ARGUMENTS
 
     meanings = json.loads((_FOLDER / "meanings.json").read_text(encoding="utf-8"))
     for _, name, _, default, text in ARGUMENTS:

@@ -1,0 +1,58 @@
+"""The arguments that every script has, with Hugging Face's and DeepSpeed's names."""
+
+from typing import Any
+
+from toolkit.kinds import Kind, encoding, json_object, one_of, path, real, steps_or_epoch, switch, whole
+from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
+
+# (group, name, kind, default, help). A script's `defaults` replace the defaults here.
+ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
+    ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the script's own where left out"),
+    ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
+    ("data", "dataset_name", str, None, "of the hub, or a folder of that form or of class folders; else the sample"),
+    ("data", "dataset_config_name", str, None, "a configuration of it"),
+    ("data", "train_file", str, None, "local csv, tsv, json, jsonl or parquet file"),
+    ("data", "validation_file", str, None, "local file to evaluate on"),
+    ("data", "encoding", encoding, None, "of local text files, such as latin-1; utf-8 where left out"),
+    ("data", "text_column_name", str, None, "column of the text"),
+    ("data", "text_pair_column_name", str, None, "column of the second text of a pair"),
+    ("data", "image_column_name", str, None, "column of the image"),
+    ("data", "label_column_name", str, None, "column of the label"),
+    ("data", "streaming", switch, False, "read training rows as they are needed; with --max_train_steps"),
+    ("data", "shuffle_buffer_size", whole(1), 1000, "rows of a stream that are shuffled together"),
+    ("data", "max_train_samples", whole(1), None, "samples to train on; all where left out"),
+    ("data", "max_eval_samples", whole(1), None, "samples to evaluate on; all where left out"),
+    ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
+    ("data", "image_size", whole(1), None, "pixels a side to which images are resized; else the model's or their own"),
+    ("data", "on_bad_sample", one_of("error", "skip"), "error", "an image that cannot be read: error, or skip it"),
+    ("data", "group_by_length", switch, False, "texts of like length in one batch (true or false)"),
+    ("run", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),
+    ("batch", "train_batch_size", whole(1), 32, "samples of an optimizer step over all ranks"),
+    ("batch", "per_device_train_batch_size", whole(1), None, "samples of a micro-batch on one rank"),
+    ("batch", "gradient_accumulation_steps", whole(1), None, "micro-batches of an optimizer step on one rank"),
+    ("batch", "per_device_eval_batch_size", whole(1), 64, "samples of an evaluation batch on one rank"),
+    ("optimisation", "optimizer", one_of(*OPTIMIZERS), "adamw", "sgd, adam or adamw"),
+    ("optimisation", "learning_rate", real(0), 1e-3, "peak learning rate, per optimizer step"),
+    ("optimisation", "weight_decay", real(0), 0.0, "decay rate; decoupled for adamw"),
+    ("optimisation", "momentum", real(0, 1), 0.9, "of sgd, in [0, 1)"),
+    ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", ", ".join(SCHEDULES)),
+    ("optimisation", "lr_scheduler_kwargs", json_object, None, 'its numbers as JSON, such as {"power": 2.0}'),
+    ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),
+    ("optimisation", "max_grad_norm", real(0), 1.0, "norm to which gradients are clipped; 0 is off"),
+    ("optimisation", "num_train_epochs", whole(1), 3, "passes over the data"),
+    ("optimisation", "max_train_steps", whole(1), None, "optimizer steps; overrides --num_train_epochs"),
+    ("optimisation", "mixed_precision", one_of("no", "bf16", "fp16"), "no", "no (fp32), bf16 or fp16"),
+    ("optimisation", "sync_batch_norm", switch, False, "BatchNorm over the samples of all ranks (GPUs alone)"),
+    ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
+    ("run", "output_dir", path, None, "folder of the run; runs/<script>-<date-time> where left out"),
+    ("run", "checkpointing_steps", steps_or_epoch, None, "steps between checkpoints, or epoch; else at the end"),
+    ("run", "save_initial", switch, False, "also keep a checkpoint of the weights before the first step"),
+    ("run", "save_total_limit", whole(1), None, "newest kept, and the one of lowest eval_loss; else all"),
+    ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
+    ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
+    ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
+    ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
+    ("run", "timeout", real(0, above=True), 120.0, "seconds after which a silent rank ends the job"),
+    ("run", "verbose", switch, False, "show the libraries' own messages of every rank"),
+    ("launcher", "deepspeed_config", str, None, "DeepSpeed JSON file; also --deepspeed FILE"),
+)
