@@ -51,6 +51,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
+    ("run", "loss_spike_factor", real(1, above=True), None, "tell losses above so many times the last 20's median"),
     ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
     ("run", "timeout", real(0, above=True), 120.0, "seconds after which a silent rank ends the job"),
     ("run", "verbose", switch, False, "show the libraries' own messages of every rank"),

@@ -37,8 +37,8 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
         The last evaluation's scores, equal on every rank; empty without an evaluation set.
 
     Raises:
-        UserError: the output folder holds another run, the checkpoint to go on from does not fit, or the warm-up is
-            longer than the run.
+        UserError: the output folder holds another run, the checkpoint to go on from does not fit, the warm-up is
+            longer than the run, or a loss is not finite.
         stop.Ended: a SystemExit with 143 or 130 after a signal, 3 where the last checkpoint could not be saved.
     """
     setup = engine.setup
@@ -53,14 +53,14 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     if at.step >= last_step:
         say(f"nothing to train: it stands at step {at.step}, and this run ends after step {last_step}")
     checkpoints = Checkpoints(engine, data, arguments, output_dir, train.sampler, total_steps)
-    with Monitor(engine, arguments, output_dir, total_steps, at) as monitor:
+    with Monitor(engine, arguments, output_dir, total_steps, at, train.sampler) as monitor:
         if arguments.save_initial and at.step == 0:
             checkpoints.save(at, initial=True)
             monitor.first_save_seconds = (checkpoints.written or {}).get("seconds", 0.0)
         if at.evaluation_due:  # the run that was resumed had ended before it
             _evaluate(engine, evaluation, metrics, at, monitor)
         for batches in _steps(train, at, last_step):
-            monitor.begin(at.step + 1)
+            monitor.begin(at)
             learning_rate = lr_at(
                 engine.updates,
                 schedule=setup.lr_scheduler_type,

@@ -21,10 +21,12 @@ from toolkit import stop, watch
 from toolkit.checkpoint.keep import versions
 from toolkit.checkpoint.position import Position
 from toolkit.curves import draw
+from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine, StepStats
 from toolkit.engines.ranks import communication, every_rank
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import say
+from toolkit.losses import Losses
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
 
@@ -37,7 +39,9 @@ class Monitor:
     Used as a context: `with Monitor(...) as monitor`. Only rank 0 writes and shows.
     """
 
-    def __init__(self, engine: Engine, arguments: Any, output_dir: Path, total_steps: int, at: Position) -> None:
+    def __init__(
+        self, engine: Engine, arguments: Any, output_dir: Path, total_steps: int, at: Position, sampler: Sampler
+    ) -> None:
         self.engine, self.setup, self.arguments, self.output_dir = engine, engine.setup, arguments, output_dir
         self.total_steps = total_steps
         self.steps = self._resumed_at = at.step
@@ -47,7 +51,9 @@ class Monitor:
         self.not_saved = False  # whether the last checkpoint found no room on the disk
         self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
-        self._waiting: list[tuple[dict[str, Any], StepStats]] = []
+        self._losses = Losses(sampler, arguments.loss_spike_factor, output_dir, self._writes)
+        self._place = (at.epoch, at.index)  # of the step in work
+        self._waiting: list[tuple[dict[str, Any], StepStats, tuple[int, int]]] = []
         self._began = self._flushed = self._told = time.time()
         self._flushed_samples = at.samples
         self._first_step: float | None = None
@@ -90,11 +96,11 @@ class Monitor:
         elif isinstance(error, UserError):  # the same on every rank, and what led to it is worth reading
             self.flush()
 
-    def begin(self, step: int) -> None:
-        """An optimizer step is about to start."""
-        self.steps = step
+    def begin(self, at: Position) -> None:
+        """The optimizer step after `at` is about to start."""
+        self.steps, self._place = at.step + 1, (at.epoch, at.index)
         if watch.current:
-            watch.current.step = step
+            watch.current.step = self.steps
 
     def end(self, at: Position, learning_rate: float, stats: StepStats) -> None:
         """An optimizer step has ended. Nothing is read off the device until the next write."""
@@ -108,29 +114,37 @@ class Monitor:
             "samples": at.samples,
             "learning_rate": learning_rate,
         }
-        self._waiting.append((row, stats))
+        self._waiting.append((row, stats, self._place))
         if len(self._waiting) >= self.arguments.logging_steps or self.steps == self.total_steps:
             self.flush()
 
     def flush(self) -> None:
-        """Read the waiting steps off the device in one go and append them to metrics.jsonl."""
-        if not self._waiting or not self._writes:
-            self._waiting.clear()
+        """Read the waiting steps off the device in one go and append them to metrics.jsonl.
+
+        Raises:
+            UserError: a loss or gradient norm is not finite, on every rank alike.
+        """
+        if not self._waiting:
             return
-        values = torch.stack([torch.stack([s.loss.float(), s.grad_norm.float()]) for _, s in self._waiting]).tolist()
+        values = torch.stack([torch.stack([s.loss.float(), s.grad_norm.float()]) for _, s, _ in self._waiting]).tolist()
         now = time.time()
         first, last = self._waiting[0][0], self._waiting[-1][0]
         per_step = (now - self._flushed) / len(self._waiting)
         rate = (last["samples"] - self._flushed_samples) / len(self._waiting) / per_step
-        for (row, stats), (loss, grad_norm) in zip(self._waiting, values, strict=True):
+        rows = []
+        for (row, stats, place), (loss, grad_norm) in zip(self._waiting, values, strict=True):
             numbers = {"loss": loss, "grad_norm": grad_norm, "skipped": stats.skipped, "samples_per_second": rate}
             if stats.loss_scale is not None:
                 numbers["loss_scale"] = stats.loss_scale
-            self._unwritten += self._line(row | numbers)
-        self._append()
-        self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
+            rows.append((row | numbers, place))
         self._flushed, self._flushed_samples = now, last["samples"]
         self._waiting.clear()
+        if self._writes:
+            self._unwritten += "".join(self._line(row) for row, _ in rows)
+            self._append()
+            self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
+        for row, place in rows:
+            self._losses.look(row, place)
 
     def evaluated(self, scores: dict[str, Any]) -> None:
         """An evaluation has ended; its time is not training time."""
