@@ -48,9 +48,11 @@ def main() -> None:
     engine = toolkit.prepare(model_fn, toolkit.cross_entropy, optimizer_fn, setup)
 
     # Train
-    from toolkit.metrics import Accuracy
+    from toolkit.metrics import F1, Accuracy, ConfusionMatrix, Examples, PerClass
 
-    toolkit.fit(engine, data, arguments, [Accuracy()])
+    names = data.label_names
+    metrics = [Accuracy(), F1(), ConfusionMatrix(names), PerClass(names), Examples(names)]
+    toolkit.fit(engine, data, arguments, metrics)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from toolkit.curves import draw
+from toolkit.curves import draw, draw_evaluation
 
 ROW = {"loss": 2.5, "learning_rate": 0.1, "grad_norm": 1.5, "samples_per_second": 80.0}
 
@@ -65,3 +65,31 @@ def test_a_panel_without_a_finite_value_says_so(tmp_path, monkeypatch):
     told = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in figure.axes}
     assert told.pop("loss") == ["not finite at any step"]
     assert set(map(tuple, told.values())) == {()}
+
+
+SCORES = {
+    "confusion_matrix": [[3, 1], [0, 6]],
+    "per_class": [
+        {"label": "$a", "precision": 1.0, "recall": 0.75, "f1": 0.857, "support": 4},
+        {"label": "b" * 30, "precision": None, "recall": None, "f1": None, "support": 6},
+    ],
+}
+
+
+def test_an_evaluation_is_a_matrix_and_a_bar_for_each_class(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    draw_evaluation(tmp_path, "ddp", SCORES)
+    matrix, bars = figures[0].axes
+    assert [text.get_text() for text in matrix.texts] == ["3", "1", "0", "6"]
+    assert [tick.get_text() for tick in matrix.get_yticklabels()] == ["$a", "b" * 20]
+    assert [round(bar.get_width(), 3) for bar in bars.patches] == [0.857, 0.0]
+    assert [tick.get_text() for tick in bars.get_yticklabels()] == ["$a (4)", "b" * 20 + " (6)"]
+
+
+def test_an_evaluation_is_written_where_it_has_both(tmp_path):
+    draw_evaluation(tmp_path, "ddp", {"loss": 1.0, "confusion_matrix": [[1]]})
+    assert not (tmp_path / "evaluation.png").exists()
+    draw_evaluation(tmp_path, "ddp", SCORES)
+    with Image.open(tmp_path / "evaluation.png") as picture:
+        assert (picture.format, picture.size) == ("PNG", (880, 440))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolkit import stop
+from toolkit.checkpoint.best import Best
 from toolkit.checkpoint.keep import Checkpoints
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.resume import resume
@@ -25,7 +26,8 @@ from toolkit.setup.schedule import length_notes, warmup_fault
 
 @let_go()
 def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) -> dict[str, Any]:
-    """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch and at the end; keep checkpoints.
+    """Train for `num_train_epochs`, or `max_train_steps`; evaluate after each epoch, or every `eval_steps`, and at the
+    end; keep checkpoints.
 
     Args:
         engine: from `prepare`.
@@ -46,6 +48,8 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
     last_step = min(total_steps, arguments.stop_after_steps or total_steps)
     _check_schedule(setup, arguments, total_steps)
+    best = Best.of(arguments)
+    best.check(metrics, evaluation is not None)
 
     output_dir, checkpoint = claim(arguments)
     at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
@@ -58,8 +62,8 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             checkpoints.save(at, initial=True)
             monitor.first_save_seconds = (checkpoints.written or {}).get("seconds", 0.0)
         if at.evaluation_due:  # the run that was resumed had ended before it
-            _evaluate(engine, evaluation, metrics, at, monitor)
-        for batches in _steps(train, at, last_step):
+            _evaluate(engine, evaluation, metrics, at, monitor, checkpoints, best)
+        for batches in _steps(train, at, last_step, best):
             monitor.begin(at)
             learning_rate = lr_at(
                 engine.updates,
@@ -72,16 +76,19 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             engine.set_lr(learning_rate)
             stats = engine.train_step(batches)  # forward, backward, clip, optimizer
             engine.check_first_step()
-            at.advance(train.sampler, total_steps)
+            at.advance(train.sampler, total_steps, arguments.eval_steps)
             monitor.end(at, learning_rate, stats)
 
             if checkpoints.due(at) or at.step == last_step:  # before the evaluation, which may fail
                 monitor.flush()
                 checkpoints.save(at)
             if at.evaluation_due:
-                _evaluate(engine, evaluation, metrics, at, monitor)
+                _evaluate(engine, evaluation, metrics, at, monitor, checkpoints, best)
         monitor.flush()
         checkpoints.save(at)
+        if at.step < last_step and best.given_up(at):
+            monitor.stopped_early = True
+            say(best.reason(at))
         monitor.checkpoint, monitor.not_saved = checkpoints.written, checkpoints.failed
     lost = on_rank_0(lambda: checkpoints.failed or monitor.unwritten)
     if lost or stop.gate.signal:
@@ -90,22 +97,31 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
 
 
 def _evaluate(
-    engine: Engine, evaluation: EvalLoader | None, metrics: Sequence[Any], at: Position, monitor: Monitor
+    engine: Engine,
+    evaluation: EvalLoader | None,
+    metrics: Sequence[Any],
+    at: Position,
+    monitor: Monitor,
+    checkpoints: Checkpoints,
+    best: Best,
 ) -> None:
     """Evaluate, unless a signal ends the run before: then it stays due."""
     if evaluation is None:
         return
     scores = engine.evaluate(evaluation, metrics, stop.go_on)
-    if scores is not None:
-        at.evaluated(scores)
-        monitor.evaluated(scores)
+    if scores is None:
+        return
+    at.scores, at.evaluation_due = scores, False
+    monitor.evaluated(scores)
+    if best.judge(at, scores) and best.saves:
+        checkpoints.save(at)
 
 
-def _steps(train: TrainLoader, at: Position, last_step: int) -> Iterator[Iterator[Batch]]:
-    """The micro-batches of each next step, to the last one or to where a signal ends the run."""
+def _steps(train: TrainLoader, at: Position, last_step: int, best: Best) -> Iterator[Iterator[Batch]]:
+    """The micro-batches of each next step, to the last one or to where early stopping or a signal ends the run."""
     while at.step < last_step:
         for batches in train.epoch(at.epoch, at.index):
-            if at.step == last_step or not stop.go_on():
+            if at.step == last_step or best.given_up(at) or not stop.go_on():
                 return
             yield batches
 

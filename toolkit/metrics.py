@@ -4,6 +4,7 @@
 network. Each takes `predictions` and `references` as int64 class ids.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import datasets
@@ -47,3 +48,75 @@ class F1(_ClassMetric):
             for number in np.union1d(predicted, wanted)
         ]
         return {"f1": float(np.mean(scores))}
+
+
+class _LabelledMetric(_ClassMetric):
+    """`label_names`: the name of each class id, in order."""
+
+    def __init__(self, label_names: Sequence[str], **options: Any) -> None:
+        self.label_names = [str(name) for name in label_names]
+        super().__init__(**options)
+
+    def _counts(self, predictions: Any, references: Any) -> np.ndarray:
+        """[C, C] int64: row is the reference, column the prediction.
+
+        Raises:
+            ValueError: a class id has no name.
+        """
+        size, predicted, wanted = len(self.label_names), np.asarray(predictions), np.asarray(references)
+        if len(predicted) and max(predicted.max(), wanted.max()) >= size:
+            raise ValueError(f"class {max(predicted.max(), wanted.max())} is none of the {size} classes")
+        return np.bincount(wanted * size + predicted, minlength=size * size).reshape(size, size)
+
+
+class ConfusionMatrix(_LabelledMetric):
+    """{"confusion_matrix": C lists of C counts}: row is the reference, column the prediction, as in scikit-learn."""
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, list[list[int]]]:
+        return {"confusion_matrix": self._counts(predictions, references).tolist()}
+
+
+class PerClass(_LabelledMetric):
+    """{"per_class": a {"label", "precision", "recall", "f1", "support"} for each class}.
+
+    Precision is TP / (TP + FP), recall TP / (TP + FN), f1 2 TP / (2 TP + FP + FN); None where the denominator is 0.
+    Support counts the references.
+    """
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, list[dict[str, Any]]]:
+        counts = self._counts(predictions, references)
+        hits, predicted, wanted = counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1)
+        return {
+            "per_class": [
+                {
+                    "label": name,
+                    "precision": _share(hits[number], predicted[number]),
+                    "recall": _share(hits[number], wanted[number]),
+                    "f1": _share(2 * hits[number], predicted[number] + wanted[number]),
+                    "support": int(wanted[number]),
+                }
+                for number, name in enumerate(self.label_names)
+            ]
+        }
+
+
+class Examples(_LabelledMetric):
+    """{"examples": a {"sample", "label", "predicted"} for each of `count` samples}, the same ones each time, evenly
+    spread over the evaluation set; `sample` is the row in it."""
+
+    def __init__(self, label_names: Sequence[str], count: int = 8, **options: Any) -> None:
+        self.count = count
+        super().__init__(label_names, **options)
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, list[dict[str, Any]]]:
+        rows = np.unique(np.linspace(0, len(references) - 1, self.count).round().astype(int)).tolist()
+        names = self.label_names
+        return {
+            "examples": [
+                {"sample": row, "label": names[references[row]], "predicted": names[predictions[row]]} for row in rows
+            ]
+        }
+
+
+def _share(part: Any, whole: Any) -> float | None:
+    return float(part / whole) if whole else None

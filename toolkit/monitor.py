@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from toolkit import stop, watch
 from toolkit.checkpoint.keep import versions
 from toolkit.checkpoint.position import Position
-from toolkit.curves import draw
+from toolkit.curves import draw, draw_evaluation
 from toolkit.data.sampler import Sampler
 from toolkit.engines import Engine, StepStats
 from toolkit.engines.ranks import communication, every_rank
@@ -45,7 +45,8 @@ class Monitor:
         self.engine, self.setup, self.arguments, self.output_dir = engine, engine.setup, arguments, output_dir
         self.total_steps = total_steps
         self.steps = self._resumed_at = at.step
-        self.scores = at.scores
+        self.scores, self.at = at.scores, at
+        self.stopped_early = False
         self.checkpoint: dict[str, float] | None = None  # bytes and seconds of the last that was written
         self.first_save_seconds = 0.0  # of --save_initial, which are no wait for the first step
         self.not_saved = False  # whether the last checkpoint found no room on the disk
@@ -209,6 +210,8 @@ class Monitor:
             "steps": self.steps,
             "updates": self.engine.updates,
             "metrics": {name: None if _not_finite(value) else value for name, value in self.scores.items()},
+            "best": {"metric": self.at.best_metric, "score": self.at.best_score, "step": self.at.best_step},
+            "stopped_early": self.stopped_early,
             "seconds": time.time() - _process_start(),
             "seconds_to_first_step": self._first_step,
             "resumed_at_step": self._resumed_at,
@@ -244,8 +247,9 @@ class Monitor:
     def _draw(self) -> None:
         try:
             draw(self.output_dir, self.setup.title())
+            draw_evaluation(self.output_dir, self.setup.title(), self.scores)
         except OSError as error:
-            say(f"warning: curves.png could not be written ({error})")
+            say(f"warning: curves.png or evaluation.png could not be written ({error})")
 
 
 def _not_finite(value: Any) -> bool:

@@ -69,3 +69,15 @@ def check_streaming(found: argparse.Namespace, values: Mapping[str, Any], faults
     if values["on_bad_sample"] == "skip":
         reason = "which rows of a stream are bad is not known ahead, and every rank must make the same steps"
         faults.append(fault("--on_bad_sample", "skip", reason, "leave it or --streaming out"))
+
+
+def check_early_stopping(found: argparse.Namespace, values: Mapping[str, Any], faults: list[str]) -> None:
+    """What says how an evaluation is judged goes with what judges it."""
+    given = vars(found)
+    judged = "metric_for_best_model" in given or values["early_stopping_patience"] is not None
+    if "early_stopping_threshold" in given and values["early_stopping_patience"] is None:
+        reason, remedy = "goes with --early_stopping_patience, which is not given", "give both, or neither"
+        faults.append(fault("--early_stopping_threshold", given["early_stopping_threshold"], reason, remedy))
+    if "greater_is_better" in given and not judged:
+        reason, remedy = "goes with --metric_for_best_model, which is not given", "give both, or neither"
+        faults.append(fault("--greater_is_better", given["greater_is_better"], reason, remedy))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,26 +16,28 @@ class Position:
     epoch: int = 0
     index: int = 0
     samples: int = 0
-    evaluation_due: bool = False  # the step ended an epoch, or was the last, and is not evaluated yet
+    evaluation_due: bool = False  # the step is to be evaluated, and is not yet
     scores: dict[str, Any] = field(default_factory=dict)  # of the last evaluation
-    best_step: int = 0  # of the lowest evaluation loss so far
-    best_loss: float | None = None
+    best_step: int = 0  # of the best evaluation so far
+    best_metric: str = "loss"  # by which it is the best
+    best_score: float | None = None
+    waited: int = 0  # evaluations since then
 
-    def advance(self, sampler: Sampler, total_steps: int) -> None:
-        """A step has been done."""
+    def advance(self, sampler: Sampler, total_steps: int, eval_steps: int | None = None) -> None:
+        """A step has been done; an evaluation is due every `eval_steps`, or at the end of an epoch, and at the end."""
         self.step += 1
         self.samples += len(sampler.global_batch(self.epoch, self.index))
         self.index += 1
         if self.index == sampler.steps_per_epoch:
             self.epoch, self.index = self.epoch + 1, 0
-        self.evaluation_due = self.index == 0 or self.step == total_steps
+        due = self.index == 0 if eval_steps is None else self.step % eval_steps == 0
+        self.evaluation_due = due or self.step == total_steps
 
-    def evaluated(self, scores: dict[str, Any]) -> None:
-        """The step has been evaluated."""
-        self.scores, self.evaluation_due = scores, False
-        loss = scores["loss"]
-        if loss is not None and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
-            self.best_step, self.best_loss = self.step, loss
+    @classmethod
+    def of(cls, about: dict[str, Any]) -> Position:
+        """As a checkpoint tells it; one of an older version has the lowest loss as `best_loss`."""
+        told = {"best_score": about.get("best_loss"), **about}
+        return cls(**{name: told[name] for name in cls.__dataclass_fields__ if name in told})
 
     @property
     def epoch_of_step(self) -> int:

@@ -184,7 +184,7 @@ def _restore_random(engine: Engine, checkpoint: Checkpoint) -> None:
 def _progress(checkpoint: Checkpoint, sampler: Sampler) -> Position:
     about: dict[str, Any] = checkpoint.about
     if about.get("order") is not None:
-        return Position(**{name: about[name] for name in Position.__dataclass_fields__})
+        return Position.of(about)
     # Written by another tool: as many steps of these global batches.
     at = Position(checkpoint.step, *divmod(checkpoint.step, sampler.steps_per_epoch))
     at.samples = at.epoch * (sampler.size - sampler.dropped_per_epoch) + at.index * sampler.train_batch_size

@@ -12,8 +12,9 @@ from toolkit.errors import UserError, fault
 from toolkit.launch import say
 
 
-def scores_of(rows: Tensor, metrics: Sequence[Any]) -> dict[str, Any]:
-    """Mean loss and metrics of rows [n, 4]: id, loss, prediction, target. A metric that is undefined is None, and told.
+def scores_of(rows: Tensor, metrics: Sequence[Any], tell: bool = True) -> dict[str, Any]:
+    """Mean loss and metrics of rows [n, 4]: id, loss, prediction, target. A metric that is undefined is None, and told
+    where `tell`.
 
     Raises:
         UserError: a metric returned something else than numbers.
@@ -26,7 +27,7 @@ def scores_of(rows: Tensor, metrics: Sequence[Any]) -> dict[str, Any]:
             found = _plain(metric, metric.compute(predictions=predictions, references=references))
         except ArithmeticError:  # a division by zero
             found = {metric.name: None}
-        if undefined := [name for name, value in found.items() if value is None]:
+        if tell and (undefined := [name for name, value in found.items() if value is None]):
             say(f"{', '.join(undefined)} undefined for these {len(rows):,} rows: null")
         scores |= found
     return scores
