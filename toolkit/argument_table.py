@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolkit.kinds import Kind, encoding, json_object, one_of, path, real, steps_or_epoch, switch, whole
+from toolkit.kinds import Kind, encoding, json_object, one_of, path, real, steps_or_epoch, switch, weights, whole
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
@@ -38,6 +38,9 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", ", ".join(SCHEDULES)),
     ("optimisation", "lr_scheduler_kwargs", json_object, None, 'its numbers as JSON, such as {"power": 2.0}'),
     ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),
+    ("optimisation", "warmup_ratio", real(0, 1), 0.0, "the same as a share of all optimizer steps, in [0, 1)"),
+    ("optimisation", "label_smoothing_factor", real(0, 1), 0.0, "of the cross-entropy, in [0, 1)"),
+    ("optimisation", "class_weights", weights, None, "in the loss: balanced, or JSON numbers by class"),
     ("optimisation", "max_grad_norm", real(0), 1.0, "norm to which gradients are clipped; 0 is off"),
     ("optimisation", "num_train_epochs", whole(1), 3, "passes over the data"),
     ("optimisation", "max_train_steps", whole(1), None, "optimizer steps; overrides --num_train_epochs"),

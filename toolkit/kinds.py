@@ -107,6 +107,24 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def weights(text: str) -> Any:
+    """`balanced`, or JSON: a list of numbers above 0, one a class, or an object of them by the classes' names."""
+    if text == "balanced":
+        return text
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError):
+        value = None
+    if not value or not isinstance(value, list | dict):
+        raise ValueError('expected balanced, a list like [1, 2.5], or an object like {"owl": 2.5}')
+    number = real(0, above=True)
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, bool) or not isinstance(each, int | float):
+            raise ValueError(f"{each!r} is no number")
+        number(str(each))
+    return value
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -120,4 +138,4 @@ def _refuse_constant(name: str) -> None:
 
 def as_typed(value: Any) -> str:
     """The text that says a value on a command line."""
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
+    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolkit import stop
@@ -12,6 +13,7 @@ from toolkit.checkpoint.keep import Checkpoints
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.resume import resume
 from toolkit.data.batch import Batch
+from toolkit.data.class_weights import row_weights
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.engines import Engine
 from toolkit.engines.ranks import every_rank, on_rank_0
@@ -47,6 +49,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     train, evaluation = loaders(engine, data, arguments)
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
     last_step = min(total_steps, arguments.stop_after_steps or total_steps)
+    setup = engine.setup = _with_warmup(setup, total_steps)
     _check_schedule(setup, arguments, total_steps)
     best = Best.of(arguments)
     best.check(metrics, evaluation is not None)
@@ -126,6 +129,15 @@ def _steps(train: TrainLoader, at: Position, last_step: int, best: Best) -> Iter
             yield batches
 
 
+def _with_warmup(setup: Setup, total_steps: int) -> Setup:
+    """A warm-up given as a ratio in optimizer steps, rounded up as transformers does."""
+    if not setup.warmup_ratio:
+        return setup
+    steps = math.ceil(setup.warmup_ratio * total_steps)
+    told = f"{setup.origins['warmup_ratio']} {setup.warmup_ratio:g} of {total_steps} steps"
+    return replace(setup, num_warmup_steps=steps, origins={**setup.origins, "num_warmup_steps": told})
+
+
 def _check_schedule(setup: Setup, arguments: Any, total_steps: int) -> None:
     """A warm-up longer than a run that the user bounded is refused; what else does not fit the run's length is said."""
     asked = [name for name in ("max_train_steps", "num_train_epochs") if name in getattr(arguments, "typed", ())]
@@ -175,6 +187,7 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
         sampler,
         micro_batch_size=setup.train_micro_batch_size_per_gpu,
         gradient_accumulation_steps=setup.gradient_accumulation_steps,
+        row_weights=row_weights(setup.class_weights, data),
         **share,
     )
     if data.evaluation is None:

@@ -66,6 +66,9 @@ def check_streaming(found: argparse.Namespace, values: Mapping[str, Any], faults
         faults.append(fault("--group_by_length", True, reason, "leave it or --streaming out"))
     if values["checkpointing_steps"] == "epoch":
         faults.append(fault("--checkpointing_steps", "epoch", "a stream has no epochs", "give a number of steps"))
+    if values["class_weights"] is not None:
+        reason = "which class each row of a stream has is not known ahead"
+        faults.append(fault("--class_weights", values["class_weights"], reason, "leave it or --streaming out"))
     if values["on_bad_sample"] == "skip":
         reason = "which rows of a stream are bad is not known ahead, and every rank must make the same steps"
         faults.append(fault("--on_bad_sample", "skip", reason, "leave it or --streaming out"))

@@ -16,6 +16,7 @@ from typing import Any
 import checks_checkpoint
 import checks_evaluation
 import checks_json
+import checks_loss
 import checks_pipeline
 import checks_precision
 import checks_steps
@@ -25,6 +26,7 @@ import toolkit
 from toolkit.errors import UserError
 
 MODULES = (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json)
+MODULES += (checks_loss,)
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),

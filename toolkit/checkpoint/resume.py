@@ -29,6 +29,8 @@ MAY_CHANGE = (
     "optimizer_options",
     "lr_scheduler_type",
     "num_warmup_steps",
+    "label_smoothing_factor",
+    "class_weights",
     "lr_schedule",
     "max_grad_norm",
     "mixed_precision",

@@ -22,7 +22,7 @@ _SIXTEEN_BIT = 2e-2
 _SUDDEN = 10.0  # times the largest deviation before
 
 _OPTIMIZER = ("optimizer", "weight_decay", "momentum", "optimizer_options")
-_SCHEDULE = ("learning_rate", "lr_scheduler_type", "num_warmup_steps", "lr_schedule")
+_SCHEDULE = ("learning_rate", "lr_scheduler_type", "num_warmup_steps", "warmup_ratio", "lr_schedule")
 _PRECISION = ("mixed_precision", "weight_dtype")
 # How a cause begins that the numbers alone make likely.
 GUESSES = ("unknown", "optimizer, likely", "clipping, likely")
@@ -79,6 +79,7 @@ def said_otherwise(run: Run, reference: Run, step: int | None, weights: Weights)
     told: list[tuple[str, tuple[str, ...], bool]] = [
         ("seed", ("seed",), True),
         ("unequal batches", ("train_batch_size",), True),
+        ("loss", ("label_smoothing_factor", "class_weights"), True),
         ("precision", _PRECISION, True),
         ("schedule", _SCHEDULE, rates is not None and rates < begins),
         ("clipping", ("max_grad_norm",), clips is not None and clips < begins),

@@ -13,6 +13,6 @@ class Batch(NamedTuple):
 
     inputs: dict[str, Tensor] | tuple[Tensor, ...]  # keyword or positional arguments of the model, each [B, ...]
     targets: Tensor  # [B], int64 class ids for the models here
-    weights: Tensor  # [B] float32: 1 for a real row, 0 for padding
+    weights: Tensor  # [B] float32: 1 for a real row, or its class's weight; 0 for padding
     total: float  # sum of the weights of the whole global batch, over all ranks and micro-batches
     ids: Tensor  # [B] int64: index of each row's sample in its data set; a padding row repeats a real one's

@@ -66,6 +66,7 @@ def image_data(arguments: Namespace, processor: Any = None, setup: Any = None) -
         processor,
         train=Images(train.table, column, train.ids, form, train.pixels, names),
         evaluation=Images(evaluation.table, column, evaluation.ids, form, evaluation.pixels, names),
+        labels=train.ids,
     )
 
 

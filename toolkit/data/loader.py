@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     """What one micro-batch will hold, before its rows are read."""
 
     ids: list[int]
-    real: int
+    weights: list[float]  # of the ids: of a padding row 0
     total: float
 
 
@@ -55,8 +55,7 @@ class _Planned(Dataset[Batch | UserError]):
             inputs, targets = self.collate([self.rows[index] for index in plan.ids])
         except UserError as error:  # handed over as a value: a worker would wrap its lines into a traceback
             return error
-        weights = torch.zeros(len(plan.ids), dtype=torch.float32)
-        weights[: plan.real] = 1
+        weights = torch.tensor(plan.weights, dtype=torch.float32)
         return Batch(inputs, targets, weights, plan.total, torch.tensor(plan.ids, dtype=torch.int64))
 
 
@@ -86,7 +85,10 @@ def _stream(
 
 
 class TrainLoader:
-    """The share of data-parallel `rank` (of `size`) of each global batch of the sampler."""
+    """The share of data-parallel `rank` (of `size`) of each global batch of the sampler.
+
+    `row_weights`, by sample id, are what rows weigh in the loss; 1 without.
+    """
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class TrainLoader:
         size: int,
         num_workers: int = 0,
         pin_memory: bool = False,
+        row_weights: Sequence[float] | None = None,
     ) -> None:
         room = micro_batch_size * gradient_accumulation_steps * size
         if sampler.train_batch_size > room:
@@ -107,7 +110,7 @@ class TrainLoader:
         self.dataset, self.collate, self.sampler = dataset, collate, sampler
         self.micro_batch_size, self.gradient_accumulation_steps = micro_batch_size, gradient_accumulation_steps
         self.rank, self.size = rank, size
-        self.num_workers, self.pin_memory = num_workers, pin_memory
+        self.num_workers, self.pin_memory, self.row_weights = num_workers, pin_memory, row_weights
 
     def __len__(self) -> int:
         """Optimizer steps of an epoch, the same on every rank."""
@@ -143,8 +146,14 @@ class TrainLoader:
         for step in range(start, len(self)):
             ids = self.sampler.global_batch(epoch, step)
             shares = deal(ids, self.sampler.lengths, self.size, self.gradient_accumulation_steps, self.micro_batch_size)
+            total = math.fsum(self._weights(ids, len(ids)))
             for rows, real in shares[self.rank][skipped if step == start else 0 :]:
-                yield Plan(rows, real, float(len(ids)))
+                yield Plan(rows, self._weights(rows, real), total)
+
+    def _weights(self, rows: list[int], real: int) -> list[float]:
+        """Of these rows, of which the first `real` are no padding."""
+        given = [1.0] * real if self.row_weights is None else [self.row_weights[row] for row in rows[:real]]
+        return given + [0.0] * (len(rows) - real)
 
 
 class EvalLoader:
@@ -184,5 +193,5 @@ class EvalLoader:
         for start in range(0, len(ids), step):
             share = ids[start : start + step]
             rows, real = deal(share, self.lengths, self.size, 1, self.batch_size)[self.rank][0]
-            plans.append(Plan(rows, real, float(len(share))))
+            plans.append(Plan(rows, [1.0] * real + [0.0] * (len(rows) - real), float(len(share))))
         return _stream(self.dataset, self.collate, plans, self.num_workers, self.pin_memory)

@@ -32,6 +32,7 @@ class Data:
     collate: Collate = collate_rows  # list of rows -> (inputs, targets [B])
     label_names: list[str] = field(default_factory=list)  # name of each class id
     description: str = ""  # one line of what was loaded
+    labels: Sequence[int] | None = None  # class id of each training row, for --class_weights
     lengths: Sequence[int] | None = None  # tokens of each training row, for texts
     eval_lengths: Sequence[int] | None = None
     channels: int = 0  # of images

@@ -122,7 +122,7 @@ def text_data(arguments: Namespace, tokenizer: Any, setup: Any = None) -> Data:
         of_train: dict[str, Any] = {"train": stream, "sampler": stream.sampler}
     else:
         train = read(found.train, found.ids, keep=True)
-        of_train = {"train": train, "lengths": train.lengths}
+        of_train = {"train": train, "labels": found.ids, "lengths": train.lengths}
         described += f", {sum(train.lengths) / len(train):.1f} tokens a row"
         cut = {"training": train, **cut}
     return Data(

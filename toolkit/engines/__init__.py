@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from toolkit.engines.recompute import checkpoint_activations
 from toolkit.engines.state import check_elementwise, check_own_optimizer
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
+from toolkit.models import cross_entropy
 from toolkit.setup import Setup
 
 __all__ = ["Engine", "StepStats", "prepare"]
@@ -33,10 +35,11 @@ def prepare(
 
     Raises:
         UserError: the model cannot be cut, the optimizer works on more than one number at a time or is not the one
-            that a file names, the ranks that met are not those asked for.
+            that a file names, the ranks that met are not those asked for, a loss of one's own cannot be smoothed.
         RuntimeError: a library gave another strategy than the one asked for.
     """
     group.start(setup)
+    loss_fn = _smoothed(loss_fn, setup)
     torch.manual_seed(setup.seed)
     if isinstance(model_fn, nn.Module):
         say("a ready model was given: each rank holds it whole before it is shared out")
@@ -66,6 +69,17 @@ def _engine(model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup:
     from toolkit.engines.accelerate import AccelerateEngine
 
     return AccelerateEngine(model, loss_fn, optimizer_fn, setup)
+
+
+def _smoothed(loss_fn: LossFn, setup: Setup) -> LossFn:
+    """The loss with the setup's label smoothing, which one of a user's own does not know."""
+    factor = setup.label_smoothing_factor
+    if not factor:
+        return loss_fn
+    if loss_fn is not cross_entropy:
+        where = setup.origins.get("label_smoothing_factor", "label_smoothing_factor")
+        raise UserError(fault(where, factor, "loss_fn is not toolkit.cross_entropy", "smooth in your own loss_fn"))
+    return partial(cross_entropy, label_smoothing=factor)
 
 
 def _check_obtained(obtained: dict[str, Any], setup: Setup) -> None:

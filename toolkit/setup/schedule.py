@@ -203,6 +203,28 @@ def settle_schedule(
     return Given({"type": kind, **params}, section.file.where("scheduler"))
 
 
+def settle_ratio(
+    section: Section | None, typed: Mapping[str, Given], values: dict[str, Given], faults: list[str]
+) -> None:
+    """One of `num_warmup_steps` and `warmup_ratio` holds, the other is 0: a typed one, else the ratio where it is not
+    0. A JSON's schedule and one_cycle have a warm-up of their own."""
+    ratio, steps, kind = values["warmup_ratio"], values["num_warmup_steps"], values["lr_scheduler_type"]
+    if not ratio.value:
+        return
+    of_file = section is not None or kind.value == "one_cycle"
+    if "warmup_ratio" in typed and of_file:
+        where = section.type_where if section is not None else kind.origin
+        remedy = "leave it out, and write the warm-up there" if section is not None else "give pct_start instead"
+        faults.append(fault(ratio.origin, ratio.value, f"{kind.value} ({where}) has a warm-up of its own", remedy))
+    elif "warmup_ratio" in typed and "num_warmup_steps" in typed:
+        reason = f"{steps.origin} says {steps.value}"
+        faults.append(fault(ratio.origin, ratio.value, reason, "give one of the two"))
+    if of_file or ("num_warmup_steps" in typed and "warmup_ratio" not in typed):
+        values["warmup_ratio"] = Given(0.0, steps.origin).over(ratio)
+    else:
+        values["num_warmup_steps"] = Given(0, ratio.origin).over(steps)
+
+
 def length_notes(warmup: int, schedule: Mapping[str, Any], total_steps: int) -> list[str]:
     """What of a schedule does not fit a run of `total_steps` steps; `schedule` is the setup's `lr_schedule`."""
     rises = {"num_warmup_steps": warmup, "cycle_first_step_size": schedule.get("cycle_first_step_size", 0)}

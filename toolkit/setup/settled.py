@@ -45,7 +45,10 @@ class Setup:
     momentum: float
     optimizer_options: Mapping[str, Any]  # its further numbers, by torch's names: betas and eps, or SGD's two
     lr_scheduler_type: str  # constant | linear | cosine | ..., or the JSON's scheduler.type
-    num_warmup_steps: int  # optimizer steps
+    num_warmup_steps: int  # optimizer steps; a ratio's are known in `fit`
+    warmup_ratio: float  # of the run's optimizer steps; 0 where num_warmup_steps is given
+    label_smoothing_factor: float
+    class_weights: Any  # "balanced", a list, {class: weight}, or None
     lr_schedule: Mapping[str, Any]  # type and numbers of --lr_scheduler_kwargs or the JSON's scheduler; {} without
     seed: int
     gradient_checkpointing: bool

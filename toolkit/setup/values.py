@@ -8,7 +8,7 @@ from toolkit.errors import fault
 from toolkit.setup.batch import Given
 from toolkit.setup.dsjson import DeepSpeedFile
 from toolkit.setup.optimizer import read_optimizer, settle_options
-from toolkit.setup.schedule import read_schedule, schedule_values, settle_schedule
+from toolkit.setup.schedule import read_schedule, schedule_values, settle_ratio, settle_schedule
 from toolkit.setup.scheduler_kwargs import settle_kwargs
 
 VALUES: dict[str, Any] = {
@@ -20,6 +20,9 @@ VALUES: dict[str, Any] = {
     "lr_scheduler_type": "constant",
     "lr_scheduler_kwargs": None,
     "num_warmup_steps": 0,
+    "warmup_ratio": 0.0,
+    "label_smoothing_factor": 0.0,
+    "class_weights": None,
     "seed": 42,
     "gradient_checkpointing": False,
     "sync_batch_norm": False,
@@ -77,6 +80,7 @@ def settle_values(
         chosen = choose(mine, written.get(name), missing.get(name, defaults[name]), faults, _spelt(file, name))
         values[name] = chosen.over(typed.get(name), written.get(name), missing.get(name), defaults[name])
     options = settle_options(file, values["optimizer"], values["momentum"].value, faults)
+    settle_ratio(section, typed, values, faults)
     schedule = settle_schedule(section, typed, values, faults, notes)
     schedule = settle_kwargs(section, typed, defaults, values, faults, notes) or schedule
     return values | {"optimizer_options": options, "lr_schedule": schedule}
