@@ -2,8 +2,23 @@
 
 from typing import Any
 
-from toolkit.kinds import Kind, encoding, json_object, one_of, path, real, steps_or_epoch, switch, weights, whole
+from toolkit.kinds import (
+    Kind,
+    encoding,
+    json_object,
+    one_of,
+    path,
+    real,
+    several_of,
+    steps_or_epoch,
+    switch,
+    weights,
+    whole,
+)
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
+
+# As Accelerate calls them, and pip, and Python.
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
@@ -60,6 +75,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
     ("run", "loss_spike_factor", real(1, above=True), None, "tell losses above so many times the last 20's median"),
+    ("run", "report_to", several_of(*TRACKERS), "none", f"none, or some of {', '.join(TRACKERS)}, by commas"),
     ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
     ("run", "timeout", real(0, above=True), 120.0, "seconds after which a silent rank ends the job"),
     ("run", "verbose", switch, False, "show the libraries' own messages of every rank"),

@@ -10,7 +10,13 @@ from toolkit.argument_table import ARGUMENTS
 from toolkit.errors import UserError, fault
 from toolkit.kinds import Kind, as_typed, one_of, switch
 from toolkit.setup.words import nearest
-from toolkit.together import check_early_stopping, check_streaming, check_together, one_deepspeed_file
+from toolkit.together import (
+    check_early_stopping,
+    check_streaming,
+    check_together,
+    check_trackers,
+    one_deepspeed_file,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -124,6 +130,7 @@ def read_arguments(
     check_together(found, unused, own_model, script, faults)
     check_streaming(found, values, faults)
     check_early_stopping(found, values, faults)
+    check_trackers(values, faults)
     told = {"typed": typed, "script": script, "script_defaults": fallback, "script_layers": layers}
     return argparse.Namespace(**values, **told), faults
 

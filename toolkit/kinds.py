@@ -94,6 +94,20 @@ def steps_or_epoch(text: str) -> int | str:
         raise ValueError(f"{error}, or epoch") from None
 
 
+def several_of(*names: str) -> Kind:
+    """Names separated by commas, each once; `none` is the empty list."""
+
+    def read(text: str) -> list[str]:
+        found = [] if text == "none" else text.split(",")
+        for each in found:
+            one_of("none", *names)(each)
+        if len(set(found)) < len(found) or "none" in found:
+            raise ValueError(f"expected none, or some of {', '.join(names)}, each once")
+        return found
+
+    return read
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object, each of its names once."""
     try:

@@ -12,8 +12,8 @@ from toolkit.checkpoint.best import Best
 from toolkit.checkpoint.keep import Checkpoints
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.resume import resume
+from toolkit.class_weights import row_weights
 from toolkit.data.batch import Batch
-from toolkit.data.class_weights import row_weights
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.engines import Engine
 from toolkit.engines.ranks import every_rank, on_rank_0

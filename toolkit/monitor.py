@@ -27,6 +27,7 @@ from toolkit.engines.ranks import communication, every_rank
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import say
 from toolkit.losses import Losses
+from toolkit.trackers import Trackers
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
 
@@ -52,6 +53,8 @@ class Monitor:
         self.not_saved = False  # whether the last checkpoint found no room on the disk
         self._unwritten = ""  # rows that a full disk did not take
         self._writes = self.setup.rank == 0
+        names = arguments.report_to if self._writes else None
+        self._trackers = Trackers(names, output_dir, self.setup.as_dict(), at.step)
         self._losses = Losses(sampler, arguments.loss_spike_factor, output_dir, self._writes)
         self._place = (at.epoch, at.index)  # of the step in work
         self._waiting: list[tuple[dict[str, Any], StepStats, tuple[int, int]]] = []
@@ -96,6 +99,7 @@ class Monitor:
             self._finish()
         elif isinstance(error, UserError):  # the same on every rank, and what led to it is worth reading
             self.flush()
+        self._trackers.finish()
 
     def begin(self, at: Position) -> None:
         """The optimizer step after `at` is about to start."""
@@ -142,6 +146,8 @@ class Monitor:
         self._waiting.clear()
         if self._writes:
             self._unwritten += "".join(self._line(row) for row, _ in rows)
+            for row, _ in rows:
+                self._trackers.log(row)
             self._append()
             self._show(last["step"], last["step"] - first["step"] + 1, values[-1][0], last["learning_rate"], rate)
         for row, place in rows:
@@ -155,6 +161,7 @@ class Monitor:
         if self._writes:
             row = {"step": self.steps} | {f"eval_{name}": value for name, value in scores.items()}
             self._unwritten += self._line(row)
+            self._trackers.log(row)
             self._append()
 
     def _line(self, row: dict[str, Any]) -> str:

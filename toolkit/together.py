@@ -1,6 +1,7 @@
 """Arguments that do not go together: what would be taken and then not used."""
 
 import argparse
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,3 +85,12 @@ def check_early_stopping(found: argparse.Namespace, values: Mapping[str, Any], f
     if "greater_is_better" in given and not judged:
         reason, remedy = "goes with --metric_for_best_model, which is not given", "give both, or neither"
         faults.append(fault("--greater_is_better", given["greater_is_better"], reason, remedy))
+
+
+def check_trackers(values: Mapping[str, Any], faults: list[str]) -> None:
+    """What a run is reported to is installed, by the name that it has for pip too."""
+    faults += [
+        fault("--report_to", name, "is not installed", f"pip install {name}, or leave it out")
+        for name in values["report_to"] or ()
+        if importlib.util.find_spec(name) is None
+    ]

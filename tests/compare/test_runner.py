@@ -174,6 +174,8 @@ def test_a_run_that_is_no_run_is_refused(tmp_path):
         ({**ROW, "loss": "<b>"}, {}, "loss: expected a number, got '<b>'"),
         ({**ROW, "samples": None}, {}, "samples: expected a number, got None"),
         ({"step": 1, "eval_loss": "low"}, {}, "eval_loss: expected a number, got 'low'"),
+        ({"step": 1, "eval_loss": [1.0]}, {}, r"eval_loss: expected a number, got \[1.0\]"),
+        ({**ROW, "grad_norm": [1.0]}, {}, r"grad_norm: expected a number, got \[1.0\]"),
         ({"eval_loss": 1.0}, {}, "step: expected a number, got None"),
         ({"step": 1, "loss": 1.0}, {}, "samples: expected a number, got None"),
         (ROW, {"setup": 5}, "summary.json: 'unreadable': setup: expected an object, got 5"),

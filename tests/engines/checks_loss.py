@@ -10,7 +10,7 @@ from small import ALL, Chain, linear, prepare, steps, weights
 from torch import nn
 
 import toolkit
-from toolkit.data.class_weights import row_weights
+from toolkit.class_weights import row_weights
 from toolkit.data.loader import TrainLoader, collate_rows
 from toolkit.data.sampler import Sampler
 

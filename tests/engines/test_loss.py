@@ -54,4 +54,7 @@ def test_without_smoothing_it_is_torchs_weighted_loss() -> None:
 def test_smoothing_in_a_loss_of_ones_own_is_refused(got: Callable[..., Any]) -> None:
     for refused in got("own_loss", "ddp x2"):
         (line,) = refused["refused"]
-        assert "label_smoothing_factor: 0.1: loss_fn is not toolkit.cross_entropy; smooth in your own loss_fn" in line
+        assert (
+            "label_smoothing_factor: 0.1: loss_fn takes no label_smoothing, as toolkit.cross_entropy does; give it"
+            in line
+        )

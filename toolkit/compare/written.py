@@ -23,7 +23,12 @@ def check_row(row: Mapping[str, Any]) -> None:
     """Raises: ValueError, for a row of a step, or of an evaluation, with what is no number."""
     always = ("step", "samples", "learning_rate") if "loss" in row else ("step",)
     needed = [name for name in always if row.get(name) is None]
-    for name in [*needed, *(name for name, value in row.items() if value is not None and not _number(value))]:
+    # A metric may return lists; the loss is a number.
+    lists = {name for name, value in row.items() if isinstance(value, list) and name.startswith("eval_")} - {
+        "eval_loss"
+    }
+    others = (name for name, value in row.items() if value is not None and name not in lists and not _number(value))
+    for name in [*needed, *others]:
         raise ValueError(f"{name}: expected a number, got {row.get(name)!r}")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
@@ -15,7 +16,6 @@ from toolkit.engines.recompute import checkpoint_activations
 from toolkit.engines.state import check_elementwise, check_own_optimizer
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
-from toolkit.models import cross_entropy
 from toolkit.setup import Setup
 
 __all__ = ["Engine", "StepStats", "prepare"]
@@ -72,14 +72,16 @@ def _engine(model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup:
 
 
 def _smoothed(loss_fn: LossFn, setup: Setup) -> LossFn:
-    """The loss with the setup's label smoothing, which one of a user's own does not know."""
+    """The loss with the setup's label smoothing, where it takes that."""
     factor = setup.label_smoothing_factor
     if not factor:
         return loss_fn
-    if loss_fn is not cross_entropy:
+    if "label_smoothing" not in signature(loss_fn).parameters:
         where = setup.origins.get("label_smoothing_factor", "label_smoothing_factor")
-        raise UserError(fault(where, factor, "loss_fn is not toolkit.cross_entropy", "smooth in your own loss_fn"))
-    return partial(cross_entropy, label_smoothing=factor)
+        reason = "loss_fn takes no label_smoothing, as toolkit.cross_entropy does"
+        raise UserError(fault(where, factor, reason, "give it this keyword, or leave the argument out"))
+    takes: Callable[..., Tensor] = loss_fn
+    return partial(takes, label_smoothing=factor)
 
 
 def _check_obtained(obtained: dict[str, Any], setup: Setup) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import toolkit
-from toolkit.data.class_weights import row_weights
+from toolkit.class_weights import row_weights
 from toolkit.data.loader import TrainLoader, collate_rows
 from toolkit.data.sampler import Sampler
 from toolkit.errors import UserError
