@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from toolkit.arguments import parse_arguments, real
+from toolkit.arguments import parse_arguments
 from toolkit.errors import UserError
+from toolkit.kinds import real
 
 DEFAULTS = {"train_batch_size": 64, "learning_rate": 0.05, "optimizer": "sgd"}
 
