@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolkit.argument_table import ARGUMENTS
+from toolkit.augmentation import augmentation_faults
 from toolkit.errors import UserError, fault
 from toolkit.kinds import Kind, as_typed, one_of, switch
 from toolkit.setup.words import nearest
@@ -123,6 +124,7 @@ def read_arguments(
     values = {**fallback, "deepspeed": None, "local_rank": None, **vars(found)}
     check_together(found, unused, own_model, script, faults)
     check_streaming(found, values, faults)
+    faults += augmentation_faults(values)
     told = {"typed": typed, "script": script, "script_defaults": fallback, "script_layers": layers}
     return argparse.Namespace(**values, **told), faults
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.augmentation import Augmentation, changes
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.randomness import set_random_state
 from toolkit.checkpoint.reader import Checkpoint, find
@@ -65,7 +66,9 @@ def choose(wanted: str | None, output_dir: Path, restarted: bool) -> Checkpoint 
     return None
 
 
-def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps: int) -> Position:
+def resume(
+    engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps: int, augmentation: Augmentation | None = None
+) -> Position:
     """Put a checkpoint into the engine and this process's random generators. Collective.
 
     Returns:
@@ -84,6 +87,8 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     for name in MAY_CHANGE:
         if name in told and _value(told, name) != getattr(engine.setup, name):
             say(f"{name} is {getattr(engine.setup, name)}, it was {_value(told, name)}")
+    for line in changes(augmentation or Augmentation(), about.get("augmentation", {})):
+        say(line)
     if about.get("total_steps") not in (None, total_steps):
         say(f"the schedule now ends at step {total_steps}, not {about['total_steps']}")
     return _progress(checkpoint, sampler)

@@ -98,6 +98,8 @@ def _data(found: Labelled | Streamed, form: Form, processor: Any, **rows: Any) -
         description=found.describe(column) + f", {form.channels} x {form.size[0]} x {form.size[1]} pixels",
         channels=form.channels,
         image_size=form.size,
+        mean=processor.mean if processor is not None else (0.5,) * form.channels,
+        std=processor.std if processor is not None else (0.5,) * form.channels,
         preprocessing={
             "kind": "image",
             "image_column_name": column,

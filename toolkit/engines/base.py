@@ -48,6 +48,7 @@ class Engine(ABC):
     size: int  # data-parallel ranks
     device: torch.device
     reads_batches: bool  # False on the middle stages of a pipeline, which pull no batch
+    reads_inputs: bool  # False on all but the first
     obtained: dict[str, Any]  # what the libraries really gave: engine class, dtype, ranks, stage
     torch_optimizer: torch.optim.Optimizer  # what steps in the end, below the libraries' wrappers
     scaler: scaler.Scaler | None = None  # of the losses, in fp16
