@@ -20,7 +20,10 @@ DEFAULTS = {
     "group_by_length": True,
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
-UNUSED = ("image_column_name", "image_size", "on_bad_sample", "augment", "augment_kwargs", "show_augmentations")
+UNUSED = (
+    *("image_column_name", "image_size", "normalization", "on_bad_sample"),
+    *("augment", "augment_kwargs", "show_augmentations"),
+)
 
 
 def main() -> None:

@@ -25,6 +25,13 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("data", "max_eval_samples", whole(1), None, "samples to evaluate on; all where left out"),
     ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
     ("data", "image_size", whole(1), None, "pixels a side to which images are resized; else the model's or their own"),
+    (
+        "data",
+        "normalization",
+        one_of("dataset", "half"),
+        "dataset",
+        "images by their mean and deviation, or to -1..1",
+    ),
     ("data", "augment", one_of(*PRESETS), "none", f"training images changed at random: {', '.join(PRESETS)}"),
     ("data", "augment_kwargs", json_object, None, 'its numbers as JSON, such as {"degrees": 15}'),
     ("data", "show_augmentations", path, None, "draw some training images as they are changed, into this .png"),

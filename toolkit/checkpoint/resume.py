@@ -87,6 +87,11 @@ def resume(
     for name in MAY_CHANGE:
         if name in told and _value(told, name) != getattr(engine.setup, name):
             say(f"{name} is {getattr(engine.setup, name)}, it was {_value(told, name)}")
+    before = (about.get("model") or {}).get("arguments")
+    if isinstance(before, dict) and isinstance(engine.model_arguments, dict):
+        for name, value in engine.model_arguments.items():
+            if value != before.get(name):
+                say(f"the model's {name} is {value}, it was {before.get(name, 'not given')}")
     for line in changes(augmentation or Augmentation(), about.get("augmentation", {})):
         say(line)
     if about.get("total_steps") not in (None, total_steps):
