@@ -21,8 +21,13 @@ DEFAULTS = {
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
 UNUSED = (
-    *("image_column_name", "image_size", "normalization", "on_bad_sample"),
-    *("augment", "augment_kwargs", "show_augmentations"),
+    "image_column_name",
+    "image_size",
+    "normalization",
+    "augment",
+    "augment_kwargs",
+    "show_augmentations",
+    "on_bad_sample",
 )
 
 
