@@ -20,7 +20,15 @@ DEFAULTS = {
     "group_by_length": True,
 }
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
-UNUSED = ("image_column_name", "image_size", "on_bad_sample")
+UNUSED = (
+    "image_column_name",
+    "image_size",
+    "normalization",
+    "augment",
+    "augment_kwargs",
+    "show_augmentations",
+    "on_bad_sample",
+)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ DEFAULTS = {
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
 UNUSED = ("text_column_name", "text_pair_column_name", "max_length", "group_by_length")
 LAYERS = 4  # that a pipeline can cut: stem, body, hidden, head
-OWN_MODEL = ("norm", "activation", "pooling", "width")  # of the CNN: refused beside --model_name_or_path
+OWN_MODEL = ("norm", "activation", "pooling", "width", "normalization")  # refused beside --model_name_or_path
 
 
 def own_arguments(group: argparse._ArgumentGroup) -> None:
@@ -66,6 +66,8 @@ def main() -> None:
             pooling=arguments.pooling,
             width=arguments.width,
             dropout=arguments.dropout or 0.0,
+            mean=data.mean,
+            std=data.std,
         )
 
     # Loss and optimizer

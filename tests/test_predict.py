@@ -192,7 +192,7 @@ def arguments(**typed: Any) -> Namespace:
     names = (
         "dataset_name dataset_config_name train_file validation_file text_column_name text_pair_column_name image_size "
         "image_column_name label_column_name max_train_samples max_eval_samples max_length on_bad_sample streaming "
-        "encoding"
+        "encoding normalization"
     )
     return Namespace(**{**dict.fromkeys(names.split()), "seed": 0, **typed})
 

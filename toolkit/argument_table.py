@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from toolkit.augmentation import PRESETS
 from toolkit.kinds import (
     Kind,
     encoding,
@@ -39,6 +40,16 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("data", "max_eval_samples", whole(1), None, "samples to evaluate on; all where left out"),
     ("data", "max_length", whole(1), 128, "tokens after which a text is cut"),
     ("data", "image_size", whole(1), None, "pixels a side to which images are resized; else the model's or their own"),
+    (
+        "data",
+        "normalization",
+        one_of("dataset", "half"),
+        "dataset",
+        "images by their mean and deviation, or to -1..1",
+    ),
+    ("data", "augment", one_of(*PRESETS), "none", f"training images changed at random: {', '.join(PRESETS)}"),
+    ("data", "augment_kwargs", json_object, None, 'its numbers as JSON, such as {"degrees": 15}'),
+    ("data", "show_augmentations", path, None, "draw some training images as they are changed, into this .png"),
     ("data", "on_bad_sample", one_of("error", "skip"), "error", "an image that cannot be read: error, or skip it"),
     ("data", "group_by_length", switch, False, "texts of like length in one batch (true or false)"),
     ("run", "dataloader_num_workers", whole(0), 0, "loading processes a rank"),

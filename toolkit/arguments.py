@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolkit.argument_table import ARGUMENTS
+from toolkit.augmentation import augmentation_faults
 from toolkit.errors import UserError, fault
 from toolkit.kinds import Kind, as_typed, one_of, switch
 from toolkit.setup.words import nearest
@@ -131,6 +132,7 @@ def read_arguments(
     check_streaming(found, values, faults)
     check_early_stopping(found, values, faults)
     check_trackers(values, faults)
+    faults += augmentation_faults(values)
     told = {"typed": typed, "script": script, "script_defaults": fallback, "script_layers": layers}
     return argparse.Namespace(**values, **told), faults
 

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit import stop
+from toolkit.augmentation import augmentation_of
 from toolkit.checkpoint.best import Best
 from toolkit.checkpoint.keep import Checkpoints
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.resume import resume
 from toolkit.class_weights import row_weights
+from toolkit.data.augment import augment_of
+from toolkit.data.augmented import show_augmentations
 from toolkit.data.batch import Batch
 from toolkit.data.loader import EvalLoader, TrainLoader
 from toolkit.engines import Engine
@@ -53,9 +56,12 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
     _check_schedule(setup, arguments, total_steps)
     best = Best.of(arguments)
     best.check(metrics, evaluation is not None)
+    if arguments.show_augmentations:
+        on_rank_0(lambda: show_augmentations(train, data.label_names, arguments.show_augmentations))
 
     output_dir, checkpoint = claim(arguments)
-    at = resume(engine, checkpoint, train.sampler, total_steps) if checkpoint else Position()
+    setting = augmentation_of(arguments)
+    at = resume(engine, checkpoint, train.sampler, total_steps, setting) if checkpoint else Position()
     clear(output_dir, checkpoint)
     if at.step >= last_step:
         say(f"nothing to train: it stands at step {at.step}, and this run ends after step {last_step}")
@@ -181,6 +187,7 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
         "num_workers": arguments.dataloader_num_workers,
         "pin_memory": engine.device.type == "cuda",
     }
+    augment = augment_of(arguments, data, setup.seed, engine.device)
     train = TrainLoader(
         data.train,
         data.collate,
@@ -188,6 +195,7 @@ def loaders(engine: Engine, data: Any, arguments: Any) -> tuple[TrainLoader, Eva
         micro_batch_size=setup.train_micro_batch_size_per_gpu,
         gradient_accumulation_steps=setup.gradient_accumulation_steps,
         row_weights=row_weights(setup.class_weights, data),
+        transform=augment if engine.reads_inputs else None,
         **share,
     )
     if data.evaluation is None:

@@ -7,7 +7,7 @@ import pytest
 NAMES = (
     "dataset_name dataset_config_name train_file validation_file text_column_name text_pair_column_name "
     "image_column_name label_column_name max_train_samples max_eval_samples max_length image_size on_bad_sample "
-    "streaming shuffle_buffer_size encoding"
+    "streaming shuffle_buffer_size encoding augment_kwargs normalization"
 )
 
 

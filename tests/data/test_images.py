@@ -172,7 +172,7 @@ def test_a_class_of_which_no_image_is_left(arguments: Given, tmp_path: Path, hea
     cats = dict.fromkeys(range(5), b"")
     good, bad = ten(tmp_path, {}), ten(tmp_path, cats, "test")
     image_data(arguments(train_file=good, validation_file=bad, on_bad_sample="skip"))
-    assert heard[-1] == f"{bad}: no image is left of cat: the evaluation tells nothing about it"
+    assert heard[-2] == f"{bad}: no image is left of cat: the evaluation tells nothing about it"
     with pytest.raises(UserError, match=f"--on_bad_sample: 'skip': {bad}: no image is left of cat; repair some of"):
         image_data(arguments(train_file=bad, validation_file=good, on_bad_sample="skip"))
 

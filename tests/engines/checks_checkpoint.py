@@ -298,7 +298,7 @@ def _written(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def _checkpoints(engine: Engine, folder: Path, loader: TrainLoader) -> Checkpoints:
-    arguments = Namespace(checkpointing_steps=None, save_total_limit=None)
+    arguments = Namespace(checkpointing_steps=None, save_total_limit=None, augment="none", augment_kwargs=None)
     return Checkpoints(engine, toolkit.Data([]), arguments, folder, loader.sampler, TOTAL)
 
 

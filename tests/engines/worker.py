@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checks_augmented
 import checks_checkpoint
 import checks_evaluation
 import checks_json
@@ -25,8 +26,10 @@ import torch.distributed as dist
 import toolkit
 from toolkit.errors import UserError
 
-MODULES = (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json)
-MODULES += (checks_loss,)
+MODULES = (
+    *(checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json),
+    *(checks_augmented, checks_loss),
+)
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),

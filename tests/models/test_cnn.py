@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -67,6 +69,17 @@ def test_bytes_are_scaled_and_floats_are_not() -> None:
     assert torch.allclose(model(images), model((images / 255 - 0.5) / 0.5), atol=1e-6)
     assert model.to(torch.bfloat16)(images).dtype == torch.bfloat16
     assert model(images.float()).dtype == torch.bfloat16
+
+
+def test_mean_and_deviation_are_the_models_own_and_build_it_again() -> None:
+    model = CNN(3, 8, 3, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    numbers = torch.tensor([[0.1, 0.2, 0.3], [0.5, 1.0, 2.0]])[:, :, None, None]
+    assert torch.equal(model(images), model((images / 255 - numbers[0]) / numbers[1]))
+    again = CNN(**json.loads(json.dumps(model.arguments)))
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(images), model(images))
+    assert (CNN(1, 8, 3).arguments["mean"], CNN(1, 8, 3).arguments["std"]) == ([0.5], [0.5])
 
 
 def test_every_wrong_option_has_a_line() -> None:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from toolkit.augmentation import augmentation_of
 from toolkit.checkpoint.files import DTYPES
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.reader import find
@@ -34,6 +35,7 @@ class Checkpoints:
     ) -> None:
         self.engine, self.data, self.sampler, self.total_steps = engine, data, sampler, total_steps
         self.folder = output_dir / "checkpoints"
+        self.augmentation = augmentation_of(arguments)
         self.every, self.limit = arguments.checkpointing_steps, arguments.save_total_limit
         self.failed = False  # whether the last save did
         for name, (dtype, shape, _) in engine.layout().items():
@@ -78,6 +80,7 @@ class Checkpoints:
             "updates": engine.updates,
             "total_steps": self.total_steps,
             "order": self.sampler.order,
+            "augmentation": self.augmentation.as_dict(),
             "loss_scaler": scaler.kept(self.engine.scaler),
             "setup": engine.setup.as_dict(),
             "versions": versions(),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.augmentation import Augmentation, changes
 from toolkit.checkpoint.position import Position
 from toolkit.checkpoint.randomness import set_random_state
 from toolkit.checkpoint.reader import Checkpoint, find
@@ -67,7 +68,9 @@ def choose(wanted: str | None, output_dir: Path, restarted: bool) -> Checkpoint 
     return None
 
 
-def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps: int) -> Position:
+def resume(
+    engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps: int, augmentation: Augmentation | None = None
+) -> Position:
     """Put a checkpoint into the engine and this process's random generators. Collective.
 
     Returns:
@@ -86,6 +89,13 @@ def resume(engine: Engine, checkpoint: Checkpoint, sampler: Sampler, total_steps
     for name in MAY_CHANGE:
         if name in told and _value(told, name) != getattr(engine.setup, name):
             say(f"{name} is {getattr(engine.setup, name)}, it was {_value(told, name)}")
+    before = (about.get("model") or {}).get("arguments")
+    if isinstance(before, dict) and isinstance(engine.model_arguments, dict):
+        for name, value in engine.model_arguments.items():
+            if value != before.get(name):
+                say(f"the model's {name} is {value}, it was {before.get(name, 'not given')}")
+    for line in changes(augmentation or Augmentation(), about.get("augmentation", {})):
+        say(line)
     if about.get("total_steps") not in (None, total_steps):
         say(f"the schedule now ends at step {total_steps}, not {about['total_steps']}")
     return _progress(checkpoint, sampler)

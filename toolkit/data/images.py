@@ -16,6 +16,7 @@ from toolkit.data.pictures import (
     Form,
     Images,
     decode_all,
+    moments,
     named,
     stack_images,
     tell,
@@ -63,6 +64,7 @@ def image_data(arguments: Namespace, processor: Any = None, setup: Any = None) -
     return _data(
         found,
         form,
+        _scale(arguments, processor, form, column, train.table, train.counts),
         processor,
         train=Images(train.table, column, train.ids, form, train.pixels, names),
         evaluation=Images(evaluation.table, column, evaluation.ids, form, evaluation.pixels, names),
@@ -75,14 +77,19 @@ def _streamed(found: Streamed, arguments: Namespace, processor: Any, setup: Any)
     first = fetched(found.train, column)
     form = _form(arguments, first, column, processor)
     evaluation = _read(fetched(found.evaluation, column), column, found.eval_ids, names, form, False, setup)
+    counts = None
     if processor is None:
         looked = decode_all(first, column, form, keep=False)
         remedy = f"save it in grey, or let one in colour be among the first {len(first)} rows"
         form = replace(form, channels=max(evaluation.channels, int(looked["channels"])), colour_remedy=remedy)
+        counts = looked["counts"]
+        if arguments.normalization == "dataset":
+            say(f"normalization: by the first {len(first)} rows of the stream")
     stream = found.stream(lambda table, ids: Images(fetched(table, column), column, ids, form, label_names=names))
     return _data(
         found,
         form,
+        _scale(arguments, processor, form, column, first, counts),
         processor,
         train=stream,
         evaluation=Images(evaluation.table, column, evaluation.ids, form, evaluation.pixels, names),
@@ -90,7 +97,22 @@ def _streamed(found: Streamed, arguments: Namespace, processor: Any, setup: Any)
     )
 
 
-def _data(found: Labelled | Streamed, form: Form, processor: Any, **rows: Any) -> Data:
+def _scale(
+    arguments: Namespace, processor: Any, form: Form, column: str, train: Table, counts: np.ndarray | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel: the processor's, the training images', or a half."""
+    if processor is not None:
+        return processor.mean, processor.std
+    if arguments.normalization == "half":
+        return (0.5,) * form.channels, (0.5,) * form.channels
+    if counts is None:
+        some = train.take(np.linspace(0, len(train) - 1, LOOKED_AT).astype(int).tolist())
+        say(f"normalization: by {LOOKED_AT} of the {len(train):,} images, evenly spread")
+        counts = decode_all(some, column, form, keep=False)["counts"]
+    return moments(counts[: form.channels])
+
+
+def _data(found: Labelled | Streamed, form: Form, scale: tuple[Any, Any], processor: Any, **rows: Any) -> Data:
     column = found.columns["image"]
     return Data(
         **rows,
@@ -99,6 +121,8 @@ def _data(found: Labelled | Streamed, form: Form, processor: Any, **rows: Any) -
         description=found.describe(column) + f", {form.channels} x {form.size[0]} x {form.size[1]} pixels",
         channels=form.channels,
         image_size=form.size,
+        mean=scale[0],
+        std=scale[1],
         preprocessing={
             "kind": "image",
             "image_column_name": column,
@@ -118,6 +142,7 @@ class _Part(NamedTuple):
     lost: set[int]  # classes of which no image is left
     pixels: np.ndarray | None
     channels: int
+    counts: np.ndarray | None = None  # int64 [3, 256], as `decode_all` gives them; None where it did not look at all
 
 
 def _read(table: Table, column: str, ids: list[int], names: list[str], form: Form, skip: bool, setup: Any) -> _Part:
@@ -140,9 +165,9 @@ def _read(table: Table, column: str, ids: list[int], names: list[str], form: For
     found = prepared("images", key, lambda: decode_all(table, column, form, fit), setup)
     bad = dict(zip(found["bad"].tolist(), found["why"].tolist(), strict=True))
     tell(found["notes"], table.name, len(table))
-    pixels, channels = (found["pixels"] if fit else None), int(found["channels"])
+    pixels, channels, counts = (found["pixels"] if fit else None), int(found["channels"]), found["counts"]
     if not bad:
-        return _Part(table, ids, set(), pixels, channels)
+        return _Part(table, ids, set(), pixels, channels, counts)
     classes = {row: names[ids[row]] for row in bad}
     if not skip or len(bad) == len(table):
         raise _all_named(table, column, classes, bad, skip)
@@ -151,7 +176,7 @@ def _read(table: Table, column: str, ids: list[int], names: list[str], form: For
     say(f"{len(bad):,} of {len(table):,} images are left out, {len(table) - len(bad):,} used: {'; '.join(told)}{more}")
     kept = [row for row in range(len(table)) if row not in bad]
     kept_ids = [ids[row] for row in kept]
-    return _Part(table.take(kept), kept_ids, {ids[row] for row in bad} - set(kept_ids), pixels, channels)
+    return _Part(table.take(kept), kept_ids, {ids[row] for row in bad} - set(kept_ids), pixels, channels, counts)
 
 
 def _all_named(table: Table, column: str, classes: dict[int, str], bad: dict[int, str], skip: bool) -> UserError:

@@ -20,6 +20,7 @@ from toolkit.errors import UserError
 
 Inputs = dict[str, Tensor] | tuple[Tensor, ...]
 Collate = Callable[[list[Any]], tuple[Inputs, Tensor]]
+Transform = Callable[[Batch, int], Batch]  # a batch, and its epoch
 
 
 class Rows(Protocol):
@@ -103,6 +104,7 @@ class TrainLoader:
         num_workers: int = 0,
         pin_memory: bool = False,
         row_weights: Sequence[float] | None = None,
+        transform: Transform | None = None,  # of each batch, in this process
     ) -> None:
         room = micro_batch_size * gradient_accumulation_steps * size
         if sampler.train_batch_size > room:
@@ -110,7 +112,8 @@ class TrainLoader:
         self.dataset, self.collate, self.sampler = dataset, collate, sampler
         self.micro_batch_size, self.gradient_accumulation_steps = micro_batch_size, gradient_accumulation_steps
         self.rank, self.size = rank, size
-        self.num_workers, self.pin_memory, self.row_weights = num_workers, pin_memory, row_weights
+        self.num_workers, self.pin_memory = num_workers, pin_memory
+        self.row_weights, self.transform = row_weights, transform
 
     def __len__(self) -> int:
         """Optimizer steps of an epoch, the same on every rank."""
@@ -135,7 +138,8 @@ class TrainLoader:
                     stream = _stream(self.dataset, self.collate, plans, self.num_workers, self.pin_memory)
                     position = wanted
                 position += 1
-                yield next(stream)
+                batch = next(stream)
+                yield batch if self.transform is None else self.transform(batch, epoch)
 
         for step in range(start, len(self)):
             yield read(step)

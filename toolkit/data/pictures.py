@@ -85,14 +85,16 @@ def decode_all(table: Table, column: str, form: Form, keep: bool) -> dict[str, n
     Returns:
         `pixels`: uint8 [n, C, H, W] of the n that can be read, in their order, C = 1 where all are grey (n = 0 unless
         `keep`); `channels`: int64 [], that C; `bad`: int64 rows that cannot be read; `why`: str, of each;
-        `notes`: int64, how many images have each of NOTES.
+        `notes`: int64, how many images have each of NOTES; `counts`: int64 [3, 256], how often each channel of those
+        that can be read has each value, where a grey image counts in all three.
 
     Raises:
         UserError: an image of another size, one in colour where the form refuses that, a disk that fails.
     """
     images: list[Any] = []
     bad: dict[int, str] = {}
-    counts, channels = np.zeros(len(NOTES), dtype=np.int64), 1
+    noted, channels = np.zeros(len(NOTES), dtype=np.int64), 1
+    counts = np.zeros((3, 256), dtype=np.int64)
     for row in shown(range(len(table)), len(table), f"{table.name}: images decoded"):
         try:
             pixels, notes = _decode(table, column, row, form)
@@ -102,7 +104,8 @@ def decode_all(table: Table, column: str, form: Form, keep: bool) -> dict[str, n
                 raise UserError(line) from error
             bad[row] = str(error)
             continue
-        counts += notes
+        noted += notes
+        counts += [np.bincount(each.reshape(-1), minlength=256) for each in pixels]
         channels = max(channels, len(pixels))
         if keep:
             images.append(pixels)
@@ -114,8 +117,23 @@ def decode_all(table: Table, column: str, form: Form, keep: bool) -> dict[str, n
         "channels": np.array(channels),
         "bad": np.array(list(bad), dtype=np.int64),
         "why": np.array(list(bad.values()), dtype=np.str_),
-        "notes": counts,
+        "notes": noted,
+        "counts": counts,
     }
+
+
+def moments(counts: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, for pixels from 0 to 1, from how often each value is there.
+
+    Args:
+        counts: int64 [C, 256]; sums of whole numbers, so that every machine gets the same.
+    """
+    values, held = np.arange(256), counts.sum(1)
+    mean = counts @ values / held
+    deviation = np.sqrt((counts * (values - mean[:, None]) ** 2).sum(1) / held)
+    if (flat := deviation == 0).any():
+        say("normalization: the images have one value in a channel, whose deviation is taken for 1")
+    return tuple((mean / 255).tolist()), tuple(np.where(flat, 1.0, deviation / 255).tolist())
 
 
 def tell(counts: np.ndarray, name: str, total: int) -> None:

@@ -26,7 +26,7 @@ from toolkit.once import once_per_node, wait_for_all
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
-FORMAT = 1  # of an entry; a new number makes all of them anew
+FORMAT = 2  # of an entry; a new number makes all of them anew
 ABOUT = "about.json"
 TOLD_SECONDS = 1.0  # work that took longer is told
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on

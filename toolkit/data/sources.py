@@ -37,6 +37,9 @@ class Data:
     eval_lengths: Sequence[int] | None = None
     channels: int = 0  # of images
     image_size: tuple[int, int] = (0, 0)  # height and width of images, in pixels
+    # Of each channel, for pixels from 0 to 1: what the model itself does to images of uint8 [B, C, H, W].
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     # How a raw row becomes the model's input, for `oneloop predict`: JSON-able, kept in each checkpoint.
     preprocessing: dict[str, Any] = field(default_factory=dict)
     sampler: Callable[..., Sampler] = Sampler  # composes the global batches

@@ -28,7 +28,7 @@ class AccelerateEngine(Engine):
     """`Accelerator.prepare(model, optimizer)` under the setup's strategy. Loaders and schedulers stay outside:
     a prepared scheduler steps once per process, and a prepared loader shards by process."""
 
-    reads_batches = True
+    reads_batches = reads_inputs = True
     eval_chunk = 1
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:

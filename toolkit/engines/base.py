@@ -48,6 +48,7 @@ class Engine(ABC):
     size: int  # data-parallel ranks
     device: torch.device
     reads_batches: bool  # False on the middle stages of a pipeline, which pull no batch
+    reads_inputs: bool  # False on all its stages but the first
     obtained: dict[str, Any]  # what the libraries really gave: engine class, dtype, ranks, stage
     torch_optimizer: torch.optim.Optimizer  # what steps in the end, below the libraries' wrappers
     scaler: scaler.Scaler | None = None  # of the losses, in fp16
@@ -271,14 +272,9 @@ class Engine(ABC):
     def _losses(self, outputs: Any, targets: Tensor) -> Tensor:
         losses = self._loss_fn(logits_of(outputs), targets)
         if losses.shape != targets.shape[:1]:
-            raise UserError(
-                fault(
-                    "loss_fn",
-                    tuple(losses.shape),
-                    f"must return one loss per sample, shape {tuple(targets.shape[:1])}",
-                    "pass reduction='none' and take the mean over all but the first dimension",
-                )
-            )
+            reason = f"must return one loss per sample, shape {tuple(targets.shape[:1])}"
+            remedy = "pass reduction='none' and take the mean over all but the first dimension"
+            raise UserError(fault("loss_fn", tuple(losses.shape), reason, remedy))
         return losses
 
     def _rows(self, outputs: Any, batch: Batch) -> Tensor:

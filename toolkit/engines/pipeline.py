@@ -64,7 +64,8 @@ class PipelineEngine(Engine):
         self.rank, self.size = self.engine.grid.get_data_parallel_id(), self.engine.grid.data_parallel_size
         self._set_masters()
         self._clock = StageClock(self.engine, self.device)
-        self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
+        self.reads_inputs = self.engine.is_first_stage()
+        self.reads_batches = self.reads_inputs or self.engine.is_last_stage()
         self.layer_ranges = [(module.parts[i], module.parts[i + 1]) for i in range(setup.stages)]
         say("layers: " + ", ".join(f"stage {n} {a}-{b - 1}" for n, (a, b) in enumerate(self.layer_ranges)))
         self._scored: list[Tensor] = []

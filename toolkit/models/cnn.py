@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.errors import UserError, fault
+from toolkit.pixels import Scale
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 POOLINGS: dict[str, type[nn.Module]] = {"max": nn.MaxPool2d, "avg": nn.AvgPool2d}
@@ -15,12 +16,15 @@ NORMS = ("none", "group", "batch")
 
 
 class Stem(nn.Sequential):
-    """Takes the images as they come, uint8 0..255 (scaled here, on the device, to -1..1) or float (left as it is)."""
+    """Takes the images as they come, uint8 0..255 (scaled here, on the device) or float (left as it is)."""
+
+    def __init__(self, layers: "OrderedDict[str, nn.Module]", scale: Scale) -> None:
+        super().__init__(layers)
+        self.scale = scale
 
     def forward(self, images: Tensor) -> Tensor:
-        weight_dtype = next(self.parameters()).dtype  # 16-bit weights take no fp32 images
-        scaled = (images.to(weight_dtype) / 255 - 0.5) / 0.5 if images.dtype == torch.uint8 else images.to(weight_dtype)
-        return super().forward(scaled)
+        scaled = self.scale(images) if images.dtype == torch.uint8 else images
+        return super().forward(scaled.to(next(self.parameters()).dtype))  # 16-bit weights take no fp32 images
 
 
 class CNN(nn.Module):
@@ -30,7 +34,8 @@ class CNN(nn.Module):
     `width` is a factor on 32, 64 and 512. `dropout` acts before the last layer. `norm` stands behind each convolution:
     "batch" couples the samples of a micro-batch, so results depend on its size; "group" (up to 8 groups) does not. The
     convolutions keep the size and each pooling halves it, so `image_size` (one side, or height and width, in pixels)
-    is at least 4; the linear layer is sized for it.
+    is at least 4; the linear layer is sized for it. `mean` and `std`, of each channel of pixels from 0 to 1, are those
+    of the training images; a half where left out.
     """
 
     def __init__(
@@ -44,9 +49,12 @@ class CNN(nn.Module):
         pooling: str = "max",
         width: float = 1.0,
         dropout: float = 0.0,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         height, across = (image_size, image_size) if isinstance(image_size, int) else image_size
+        mean, std = ([0.5] * in_channels if each is None else list(each) for each in (mean, std))
         # JSON-able: with it a checkpoint builds the model again, by CNN(**arguments).
         self.arguments = {
             "in_channels": in_channels,
@@ -57,6 +65,8 @@ class CNN(nn.Module):
             "pooling": pooling,
             "width": width,
             "dropout": dropout,
+            "mean": mean,
+            "std": std,
         }
         faults = [
             fault(name, value, f"must be one of {', '.join(known)}", "choose one of them")
@@ -88,7 +98,7 @@ class CNN(nn.Module):
                 parts.append(("norm", nn.BatchNorm2d(channels_out)))
             return OrderedDict([*parts, ("activation", act()), ("pool", pool(2))])
 
-        self.stem = Stem(block(in_channels, first))  # [B, C, H, W] -> [B, 32, H/2, W/2]
+        self.stem = Stem(block(in_channels, first), Scale(mean, std))  # [B, C, H, W] -> [B, 32, H/2, W/2]
         self.body = nn.Sequential(block(first, second))  # -> [B, 64, H/4, W/4]
         flat = second * (height // 4) * (across // 4)
         self.hidden = nn.Sequential(

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from toolkit.errors import UserError, fault
 from toolkit.launch import say
 from toolkit.models.pretrained import checked_name, not_loaded, set_dropout
+from toolkit.pixels import Scale
 
 SIDE = 224  # pixels, where neither the model nor its image processor says a size
 FILES = ("preprocessor_config.json", "processor_config.json")
@@ -169,16 +170,12 @@ def with_processor(model: Any, processor: Processor) -> Any:
 
     A hook: a module around the model would change its parameters' names.
     """
-    constants: dict[torch.device, Tensor] = {}
+    scaled = Scale(processor.mean, processor.std)
 
     def scale(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         images, *rest = inputs
         if images.dtype == torch.uint8:
-            if images.device not in constants:
-                numbers = torch.tensor([processor.mean, processor.std], device=images.device)
-                constants[images.device] = numbers[:, None, :, None, None]  # [2, 1, C, 1, 1]
-            mean, std = constants[images.device]
-            images = (images.float() / 255 - mean) / std
+            images = scaled(images)
         return images.to(next(module.parameters()).dtype), *rest  # 16-bit weights take no fp32 images
 
     model.register_forward_pre_hook(scale)
