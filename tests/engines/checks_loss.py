@@ -23,7 +23,7 @@ def inputs() -> torch.Tensor:
     return torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(3))
 
 
-def weighted(strategy: str) -> dict[str, Any]:
+def class_weighted(strategy: str) -> dict[str, Any]:
     """Four steps of SGD from weights 0 over two epochs, global batches of 8 and 2 rows in micro-batches of 2."""
 
     def model_fn() -> nn.Module:
@@ -69,4 +69,4 @@ def own_loss(strategy: str) -> None:
     prepare(strategy, lambda: Chain(linear(torch.eye(4))), loss_fn, train_batch_size=2, label_smoothing_factor=0.1)
 
 
-CHECKS = {"weighted": (weighted, ALL), "own_loss": (own_loss, ("ddp x2",))}
+CHECKS = {"class_weighted": (class_weighted, ALL), "own_loss": (own_loss, ("ddp x2",))}

@@ -54,7 +54,9 @@ def main() -> None:
                     value = {"refused": error.lines}
                 if name == "unclipped":
                     gc.freeze()  # each engine's end collects garbage: not among all the libraries' objects again
-                results.setdefault(name, {})[strategy] = every_rank(value)
+                of_name = results.setdefault(name, {})
+                assert strategy not in of_name, f"two checks are called {name}"
+                of_name[strategy] = every_rank(value)
                 if rank == 0:
                     print(f"{time.monotonic() - began:6.2f} s  {name} {strategy}", flush=True)
     if rank == 0:
