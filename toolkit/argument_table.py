@@ -49,6 +49,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("run", "save_initial", switch, False, "also keep a checkpoint of the weights before the first step"),
     ("run", "save_total_limit", whole(1), None, "newest kept, and the one of lowest eval_loss; else all"),
     ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
+    ("run", "find_learning_rate", switch, False, "suggest a learning rate by trying them, and do not train"),
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
     ("run", "seed", whole(0), 42, "of weights, sample order and dropout"),
