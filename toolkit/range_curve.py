@@ -95,6 +95,7 @@ def draw(path: Path, points: Sequence[Point], curve: Found, title: str) -> None:
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes: Any = figure.subplots()
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # the usual one writes powers as mathematics
         axes.plot(rates, losses, ".", color="0.65", markersize=4, label="loss of each step")
         if curve.smoothed:
             axes.plot(rates, curve.smoothed, linewidth=2, label="smoothed")

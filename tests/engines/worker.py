@@ -18,13 +18,22 @@ import checks_evaluation
 import checks_json
 import checks_pipeline
 import checks_precision
+import checks_range
 import checks_steps
 import torch.distributed as dist
 
 import toolkit
 from toolkit.errors import UserError
 
-MODULES = (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json)
+MODULES = (
+    checks_steps,
+    checks_evaluation,
+    checks_pipeline,
+    checks_checkpoint,
+    checks_precision,
+    checks_json,
+    checks_range,
+)
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),
