@@ -15,6 +15,7 @@ WIDTH = 0.2
 # Of the single losses around the smoothed ones. Without any descent the lowest of 161 smoothed losses lies 0.6 of it
 # below the mean of the first 20, give or take 0.25.
 SCATTERS = 1.5
+ROUNDING = 1e-5  # of the loss itself: a fall of less is none
 
 
 class Point(NamedTuple):
@@ -52,7 +53,7 @@ def found(points: Sequence[Point]) -> Found:
     lowest = int(smoothed.argmin())
     start, fall = losses[:A_DECADE].mean(), losses[:A_DECADE].mean() - smoothed[lowest]
     scatter = float((losses - smoothed)[: max(lowest, A_DECADE)].std())
-    if not fall > SCATTERS * scatter or fall <= 0:
+    if not fall > max(SCATTERS * scatter, ROUNDING * abs(start)):
         reason = (
             f"the loss does not fall: it starts at {start:.4g}, and smoothed it is never below {smoothed[lowest]:.4g}, "
             f"where the batches' own losses scatter by {scatter:.2g}"
