@@ -73,7 +73,7 @@ def test_losses_that_are_not_finite_are_left_out():
     assert found(points([*slope(-5.0)[:80], np.nan])).suggestion == pytest.approx(1e-5)
     few = found(points([2.3] * 19 + [np.nan]))
     assert (few.suggestion, few.smoothed) == (None, [])
-    assert few.reason == "the loss is finite at 19 points alone, fewer than a decade of rates"
+    assert few.reason == "the loss is finite at 19 points alone, no more than a decade of rates"
 
 
 def test_the_picture_marks_the_suggestion(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_a_loss_that_is_not_finite_ends_it(tmp_path: Path) -> None:
     assert curve["ended"] == f"the loss is not finite at {curve['points'][-1]['learning_rate']:.2g}"
 
 
+@pytest.fixture
+def own_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A signal that ends a run is for the whole process: the next test has the gate and the handlers of before."""
+    monkeypatch.setattr(stop, "gate", stop.Gate())
+    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_gate")
 def test_a_signal_ends_it_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def ask() -> None:
         os.kill(os.getpid(), signal.SIGTERM)

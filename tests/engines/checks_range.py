@@ -79,7 +79,7 @@ def _goes_on(strategy: str, before: int, tests: bool, values: dict[str, Any]) ->
         try:
             toolkit.find_learning_rate(engine, toolkit.Data(ROWS), _arguments(folder))
         except UserError as error:  # too few rates to find one among, told once all is put back
-            assert "fewer than a decade of rates" in error.lines[0], error.lines
+            assert "no more than a decade of rates" in error.lines[0], error.lines
         finally:
             range_test.RATES[:] = every_rate
         assert not (folder / "before-the-range-test").exists()
