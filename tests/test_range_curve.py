@@ -47,6 +47,19 @@ def test_a_second_descent_to_where_the_loss_was_before_does_not_count():
     assert found(points(losses)).suggestion == pytest.approx(1e-4, rel=0.13)
 
 
+def test_what_comes_after_the_first_outbreak_does_not_change_the_suggestion():
+    """There rounding decides, and setups part: a descent as steep as the first one, a little more or a little less."""
+    outbreak = slope(-1.0, high=1.0, low=0.0) - slope(-1.8, high=1.0, low=0.0)
+    for size in (1.2, 1.3, 1.4, 1.5, 1.6):
+        assert found(points(slope(-3.0) + outbreak * size)).suggestion == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("scatter", [0.003, 0.1])
+def test_a_dip_among_the_losses_before_the_descent_is_not_the_descent(scatter):
+    middles = [found(points(slope(-3.0) + noise(seed, scatter))).suggestion for seed in range(100)]
+    assert all(abs(np.log10(middle) + 3) <= 0.3 for middle in middles)
+
+
 def test_a_loss_that_leaves_all_bounds_does_not_reach_back_into_the_descent():
     losses = np.where(np.log10(RATES) < -2.5, slope(-3.0, width=0.1), 1e6)[:95]
     assert found(points(losses)).suggestion == pytest.approx(1e-3, rel=0.25)  # two steps of the grid before it

@@ -15,6 +15,10 @@ WIDTH = 0.2
 # Of the single losses around the smoothed ones. In 161 losses that only scatter the lowest smoothed one after the first
 # 20 lies 0.67 +- 0.34 of it below the mean of these (2,000 draws); 2 % of them lie this far below.
 SCATTERS = 1.5
+# Of the fall so far: a smoothed loss that has risen by more is out of the descent for good.
+RISES = 0.1
+# Of the whole fall: less is a dip among the scattered losses before the descent.
+SHARE = 0.25
 ROUNDING = 1e-5  # of the loss itself: a fall of less is none
 
 
@@ -39,8 +43,8 @@ def found(points: Sequence[Point]) -> Found:
 
     A loss is smoothed by a straight line through its neighbours, which lags neither behind nor ahead of them, over the
     decimal logarithm of the rate; one above the first decade's largest counts as that, so that where the loss leaves
-    all bounds does not reach back into the descent. Falls count where they lead below all that was before: after a
-    first outbreak a loss may fall faster than it ever did, back to where it was.
+    all bounds does not reach back into the descent. Only the first descent counts: once the loss has broken out it may
+    come down faster than ever, but there rounding decides, and each setup would suggest another rate.
     """
     measured = [point for point in points if math.isfinite(point.loss)]
     if len(measured) <= A_DECADE:
@@ -50,16 +54,16 @@ def found(points: Sequence[Point]) -> Found:
     losses = np.minimum(losses, losses[:A_DECADE].max())
     decades = np.log10(rates)
     smoothed, _ = local_lines(decades, losses)
-    lowest = A_DECADE + int(smoothed[A_DECADE:].argmin())
-    start, fall = losses[:A_DECADE].mean(), losses[:A_DECADE].mean() - smoothed[lowest]
-    scatter = float((losses - smoothed)[:lowest].std())
+    start = losses[:A_DECADE].mean()
+    lowest = _first_low(losses, smoothed, start)
+    fall, scatter = start - smoothed[lowest], _scatter(losses, smoothed, lowest)
     if not fall > max(SCATTERS * scatter, ROUNDING * abs(start)):
         reason = (
             f"the loss does not fall: it starts at {start:.4g}, and smoothed it is never below {smoothed[lowest]:.4g}, "
             f"where the batches' own losses scatter by {scatter:.2g}"
         )
         return Found(smoothed.tolist(), None, reason)
-    so_far = np.minimum.accumulate(smoothed)
+    so_far = np.minimum.accumulate(smoothed[np.minimum(np.arange(len(smoothed)), lowest)])
     _, slopes = local_lines(decades, so_far)
     best = int(slopes.argmin())
     reason = (
@@ -67,6 +71,23 @@ def found(points: Sequence[Point]) -> Found:
         f"{start:.4g} and is lowest at {rates[lowest]:.2g} with {smoothed[lowest]:.4g}"
     )
     return Found(smoothed.tolist(), float(rates[best]), reason)
+
+
+def _first_low(losses: np.ndarray, smoothed: np.ndarray, start: float) -> int:
+    """Where the first descent ends: the lowest point after the first decade, before the loss breaks out."""
+    low, least = A_DECADE, SHARE * (start - smoothed[A_DECADE:].min())
+    for at in range(A_DECADE, len(smoothed)):
+        if smoothed[at] < smoothed[low]:
+            low = at
+        fall = start - smoothed[low]
+        risen = smoothed[at] - smoothed[low] > RISES * fall
+        if risen and fall > max(least, SCATTERS * _scatter(losses, smoothed, low), ROUNDING * abs(start)):
+            break
+    return low
+
+
+def _scatter(losses: np.ndarray, smoothed: np.ndarray, before: int) -> float:
+    return float((losses - smoothed)[:before].std())
 
 
 def local_lines(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
