@@ -25,7 +25,7 @@ from toolkit.models.cnn import CNN
 KINDS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {"mixed_precision": "bf16", "deepspeed": {"bf16": {"enabled": "auto"}}},
-    "fp16": {"mixed_precision": "fp16", "deepspeed": {"fp16": {"enabled": "auto", "initial_scale_power": 24}}},
+    "fp16": {"mixed_precision": "fp16", "deepspeed": {"fp16": {"enabled": "auto", "initial_scale_power": 17}}},
 }
 ROWS = [(torch.randn(6, generator=torch.Generator().manual_seed(n)) + n % 3, n % 3) for n in range(36)]
 BROKEN_OFF = (("fp32", 0), ("fp32", 3), ("bf16", 0), ("fp16", 3))  # (precision, steps before the test)
