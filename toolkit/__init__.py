@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from toolkit.loop import fit
     from toolkit.models import cross_entropy
     from toolkit.optim import lr_at, optimizer_from
+    from toolkit.range_test import find_learning_rate
     from toolkit.setup import Setup
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "Engine": "toolkit.engines",
     "Setup": "toolkit.setup",
     "cross_entropy": "toolkit.models",
+    "find_learning_rate": "toolkit.range_test",
     "fit": "toolkit.loop",
     "load": "toolkit.checkpoint.resume",
     "lr_at": "toolkit.optim",
@@ -49,6 +51,7 @@ __all__ = [
     "UserError",
     "__version__",
     "cross_entropy",
+    "find_learning_rate",
     "fit",
     "load",
     "lr_at",

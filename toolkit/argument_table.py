@@ -83,6 +83,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("run", "early_stopping_patience", whole(1), None, "end after so many evaluations that are no better"),
     ("run", "early_stopping_threshold", real(0), 0.0, "by more than which a score is better"),
     ("run", "resume_from_checkpoint", path, None, "auto, a checkpoint, or the folder of a run"),
+    ("run", "find_learning_rate", switch, False, "suggest a learning rate by trying them, and do not train"),
     ("run", "stop_after_steps", whole(1), None, "end after this step with a checkpoint, the schedule unchanged"),
     ("run", "logging_steps", whole(1), 10, "optimizer steps between two writes of metrics.jsonl"),
     ("run", "loss_spike_factor", real(1, above=True), None, "tell losses above so many times the last 20's median"),

@@ -41,13 +41,19 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
         metrics: `evaluate.Metric` objects.
 
     Returns:
-        The last evaluation's scores, equal on every rank; empty without an evaluation set.
+        The last evaluation's scores, equal on every rank; empty without an evaluation set, and after a range test
+        (`--find_learning_rate`), which is all that then runs.
 
     Raises:
         UserError: the output folder holds another run, the checkpoint to go on from does not fit, the warm-up is
             longer than the run, or a loss is not finite.
         stop.Ended: a SystemExit with 143 or 130 after a signal, 3 where the last checkpoint could not be saved.
     """
+    if arguments.find_learning_rate:
+        from toolkit.range_test import find_learning_rate  # which takes its steps from here
+
+        find_learning_rate(engine, data, arguments)
+        return {}
     setup = engine.setup
     train, evaluation = loaders(engine, data, arguments)
     total_steps = arguments.max_train_steps or math.ceil(arguments.num_train_epochs * len(train))
@@ -72,7 +78,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
             monitor.first_save_seconds = (checkpoints.written or {}).get("seconds", 0.0)
         if at.evaluation_due:  # the run that was resumed had ended before it
             _evaluate(engine, evaluation, metrics, at, monitor, checkpoints, best)
-        for batches in _steps(train, at, last_step, best):
+        for batches in steps(train, at, last_step, best):
             monitor.begin(at)
             learning_rate = lr_at(
                 engine.updates,
@@ -126,11 +132,12 @@ def _evaluate(
         checkpoints.save(at)
 
 
-def _steps(train: TrainLoader, at: Position, last_step: int, best: Best) -> Iterator[Iterator[Batch]]:
+def steps(train: TrainLoader, at: Position, last_step: int, best: Best | None = None) -> Iterator[Iterator[Batch]]:
     """The micro-batches of each next step, to the last one or to where early stopping or a signal ends the run."""
     while at.step < last_step:
         for batches in train.epoch(at.epoch, at.index):
-            if at.step == last_step or best.given_up(at) or not stop.go_on():
+            given_up = best is not None and best.given_up(at)
+            if at.step == last_step or given_up or not stop.go_on():
                 return
             yield batches
 

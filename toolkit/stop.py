@@ -38,6 +38,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = False  # a run is in work
+        self.end = ""  # what a signal then does, for people
         self.started = 0  # units
         self.asked: int | None = None  # the signal this rank got, or SIGTERM for a launcher that is gone
         self.signal: int | None = None  # the one that ended the run, once `go_on` has said so: equal on every rank
@@ -75,7 +76,7 @@ class Gate:
             self._last = last, number
             self._changed.notify_all()
         if self.opened:
-            _tell(f"{signals.Signals(number).name}: ends with a checkpoint; a second signal ends it at once")
+            _tell(f"{signals.Signals(number).name}: {self.end}; a second signal ends it at once")
 
 
 class Agreement:
@@ -205,9 +206,10 @@ def unlisten() -> None:
     _listener = None
 
 
-def open_() -> None:
+def open_(end: str = "ends with a checkpoint") -> None:
     """A run begins: signals ask for an agreed end from now on. Before, and after `close_`, they end the process."""
     listen(alone=True)
+    gate.end = end
     gate.opened = True
 
 

@@ -44,6 +44,12 @@ def check_together(
         faults.append(
             fault("--dataset_name", given["dataset_name"], "stands beside a local file", "give one of the two")
         )
+    if given.get("find_learning_rate"):
+        reason = "stands beside --find_learning_rate, which does not train and keeps nothing but its curve"
+        keeping = ("stop_after_steps", "save_initial", "checkpointing_steps", "save_total_limit")
+        faults += [
+            fault(f"--{name}", given[name], reason, "leave one of the two out") for name in keeping if name in given
+        ]
     if "dataset_config_name" in given and "dataset_name" not in given:
         value = given["dataset_config_name"]
         faults.append(fault("--dataset_config_name", value, "belongs to a data set", "give --dataset_name too"))

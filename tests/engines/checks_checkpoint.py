@@ -72,9 +72,9 @@ def saved(strategy: str) -> dict[str, Any]:
     at = Position()
     _train(engine, loader, at, 3)
     checkpoints = _checkpoints(engine, folder, loader)
-    own = [buffer.flatten().tolist() for buffer in engine._owned_buffers()]
+    own = [buffer.flatten().tolist() for buffer in engine.owned_buffers()]
     checkpoints.save(at)
-    shared = [buffer.flatten().tolist() for buffer in engine._owned_buffers()]
+    shared = [buffer.flatten().tolist() for buffer in engine.owned_buffers()]
     live = dict(engine.named_state())
     before = engine.evaluate(eval_loader(engine, ROWS, 4))
     lost = _train(engine, loader, at, 2)

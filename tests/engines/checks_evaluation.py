@@ -91,9 +91,9 @@ def buffers(strategy: str) -> dict[str, Any]:
 
     engine = prepare(strategy, model_fn, cross_entropy, train_batch_size=8, gradient_accumulation_steps=1)
     lost = small.losses(engine, train_loader(engine, images), 4)
-    own = [buffer.flatten().tolist() for buffer in engine._owned_buffers()]
+    own = [buffer.flatten().tolist() for buffer in engine.owned_buffers()]
     scores = engine.evaluate(eval_loader(engine, images, 8), [Accuracy()])
-    shared = [buffer.flatten().tolist() for buffer in engine._owned_buffers()]
+    shared = [buffer.flatten().tolist() for buffer in engine.owned_buffers()]
     again = engine.evaluate(eval_loader(engine, images, 8), [Accuracy()])
     state = {name: tensor.flatten().tolist() for name, tensor in engine.named_state() if "norm" in name}
     engine.close()

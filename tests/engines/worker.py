@@ -20,6 +20,7 @@ import checks_json
 import checks_loss
 import checks_pipeline
 import checks_precision
+import checks_range
 import checks_steps
 import torch.distributed as dist
 
@@ -28,7 +29,7 @@ from toolkit.errors import UserError
 
 MODULES = (
     *(checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json),
-    *(checks_augmented, checks_loss),
+    *(checks_augmented, checks_loss, checks_range),
 )
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {

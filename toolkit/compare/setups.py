@@ -24,6 +24,7 @@ _OURS = {
     "max_train_steps": "give --steps before the --",
     "save_initial": "leave it out, compare gives it",
     "stop_after_steps": "give --steps before the --",
+    "find_learning_rate": "leave it out, compare trains",
     "save_total_limit": "leave it out, the first and the last weights are compared",
     "deepspeed_config": "name the file in --setups",
     "deepspeed": "name the file in --setups",

@@ -116,7 +116,7 @@ class AccelerateEngine(Engine):
             rows.append(self._rows(self._forward(batch), batch))
         return torch.cat(rows)
 
-    def _owned_buffers(self) -> list[Tensor]:
+    def owned_buffers(self) -> list[Tensor]:
         return list(self._buffers.values())
 
     def slots(self) -> Iterator[Slot]:

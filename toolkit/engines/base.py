@@ -60,7 +60,7 @@ class Engine(ABC):
             keep_batch_norm_exact(model)
         self.setup = setup
         self.updates = 0  # optimizer steps applied
-        self._stuck = 0  # steps skipped one after another at the smallest loss scale
+        self.stuck = 0  # steps skipped one after another at the smallest loss scale
         self._first_step: FirstStep | None = FirstStep(model, group.device(setup))
         self.model_class, self.model_config = type(model).__name__, getattr(model, "config", None)
         self.model_arguments = getattr(model, "arguments", None)
@@ -125,7 +125,7 @@ class Engine(ABC):
         """After new weights: the optimizer's own copies of them follow."""
 
     @abstractmethod
-    def _owned_buffers(self) -> list[Tensor]:
+    def owned_buffers(self) -> list[Tensor]:
         """Buffers of the layers this rank holds."""
 
     def stage_times(self) -> dict[str, Any] | None:
@@ -174,7 +174,7 @@ class Engine(ABC):
         """
         if self.size == 1:
             return
-        for buffer in self._owned_buffers():
+        for buffer in self.owned_buffers():
             if buffer.is_floating_point():
                 dist.all_reduce(buffer, group=self._data_parallel_group())
                 buffer /= self.size
@@ -243,7 +243,7 @@ class Engine(ABC):
         watched.remove()
         watched.check_all_trained(self._parameters)
         self.check_ranks_agree()
-        self.obtained |= watched.formats(self.setup, self._parameters.values(), self._owned_buffers())
+        self.obtained |= watched.formats(self.setup, self._parameters.values(), self.owned_buffers())
 
     def _stepped(self, loss: Tensor, grad_norm: Tensor, loss_scale: float | None, skipped: bool) -> StepStats:
         """Counts a step.
@@ -253,9 +253,9 @@ class Engine(ABC):
         """
         self.updates += not skipped
         floor = loss_scale is not None and scaler.at_floor(loss_scale, self.setup.loss_scale)
-        self._stuck = self._stuck + 1 if skipped and floor else 0
-        if self._stuck == scaler.SKIPS_AT_FLOOR:
-            reason = f"{self._stuck} steps in a row were skipped: gradients are not finite at loss scale {loss_scale:g}"
+        self.stuck = self.stuck + 1 if skipped and floor else 0
+        if self.stuck == scaler.SKIPS_AT_FLOOR:
+            reason = f"{self.stuck} steps in a row were skipped: gradients are not finite at loss scale {loss_scale:g}"
             remedy = "look at the data and the learning rate, or use bf16"
             raise UserError(fault("mixed_precision", "fp16", reason, remedy))
         return StepStats(loss, torch.full_like(grad_norm, math.inf) if skipped else grad_norm, skipped, loss_scale)

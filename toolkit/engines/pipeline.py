@@ -120,7 +120,7 @@ class PipelineEngine(Engine):
     def _data_parallel_group(self) -> dist.ProcessGroup | None:
         return self.engine.grid.get_data_parallel_group()
 
-    def _owned_buffers(self) -> list[Tensor]:
+    def owned_buffers(self) -> list[Tensor]:
         own = {id(buffer) for buffer in self.engine.module.buffers()}
         return [buffer for buffer in self._buffers.values() if id(buffer) in own]
 
