@@ -46,7 +46,9 @@ def check_together(
         )
     if given.get("find_learning_rate"):
         reason = "stands beside --find_learning_rate, which does not train and keeps nothing but its curve"
-        keeping = ("stop_after_steps", "save_initial", "checkpointing_steps", "save_total_limit")
+        keeping = ("stop_after_steps", "save_initial", "checkpointing_steps", "save_total_limit", "report_to")
+        keeping += ("eval_steps", "metric_for_best_model", "greater_is_better", "loss_spike_factor")
+        keeping += ("early_stopping_patience", "early_stopping_threshold")
         faults += [
             fault(f"--{name}", given[name], reason, "leave one of the two out") for name in keeping if name in given
         ]

@@ -145,7 +145,10 @@ def test_a_disk_without_room_is_a_users_error(tmp_path: Path, monkeypatch: pytes
 
 def test_what_has_no_meaning_beside_it_is_refused() -> None:
     beside = {"stop_after_steps": 3, "save_initial": True, "checkpointing_steps": "epoch", "save_total_limit": 2}
-    argv = [each for name, value in beside.items() for each in (f"--{name}", str(value))]
+    beside |= {"report_to": ["tensorboard"], "eval_steps": 3, "metric_for_best_model": "f1", "greater_is_better": True}
+    beside |= {"loss_spike_factor": 2.0, "early_stopping_patience": 1, "early_stopping_threshold": 0.5}
+    texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in beside.items()}
+    argv = [each for name, text in texts.items() for each in (f"--{name}", text)]
     parse_arguments(argv, description="", defaults={})
     with pytest.raises(UserError) as caught:
         parse_arguments([FIND, *argv], description="", defaults={})
