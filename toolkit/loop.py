@@ -89,7 +89,7 @@ def fit(engine: Engine, data: Any, arguments: Any, metrics: Sequence[Any] = ()) 
                 params=setup.lr_schedule,
             )
             engine.set_lr(learning_rate)
-            stats = engine.train_step(batches)  # forward, backward, clip, optimizer
+            stats = engine.train_step(monitor.times.reading(batches))  # forward, backward, clip, optimizer
             engine.check_first_step()
             at.advance(train.sampler, total_steps, arguments.eval_steps)
             monitor.end(at, learning_rate, stats)

@@ -27,6 +27,7 @@ from toolkit.engines.ranks import communication, every_rank
 from toolkit.errors import PREFIX, UserError, fault
 from toolkit.launch import say
 from toolkit.losses import Losses
+from toolkit.timing import StepTimes
 from toolkit.trackers import Trackers
 
 LINE_SECONDS = 10.0  # between lines where there is no terminal to draw a bar on
@@ -57,6 +58,7 @@ class Monitor:
         self._trackers = Trackers(names, output_dir, self.setup.as_dict(), at.step)
         self._losses = Losses(sampler, arguments.loss_spike_factor, output_dir, self._writes)
         self._place = (at.epoch, at.index)  # of the step in work
+        self.times = StepTimes()
         self._waiting: list[tuple[dict[str, Any], StepStats, tuple[int, int]]] = []
         self._began = self._flushed = self._told = time.time()
         self._flushed_samples = at.samples
@@ -104,6 +106,7 @@ class Monitor:
     def begin(self, at: Position) -> None:
         """The optimizer step after `at` is about to start."""
         self.steps, self._place = at.step + 1, (at.epoch, at.index)
+        self.times.begin()
         if watch.current:
             watch.current.step = self.steps
 
@@ -118,6 +121,7 @@ class Monitor:
             "epoch": at.epoch_of_step,
             "samples": at.samples,
             "learning_rate": learning_rate,
+            **self.times.end(),
         }
         self._waiting.append((row, stats, self._place))
         if len(self._waiting) >= self.arguments.logging_steps or self.steps == self.total_steps:
@@ -221,6 +225,7 @@ class Monitor:
             "stopped_early": self.stopped_early,
             "seconds": time.time() - _process_start(),
             "seconds_to_first_step": self._first_step,
+            "median_step": self.times.medians(),
             "resumed_at_step": self._resumed_at,
             "versions": versions(),
         }

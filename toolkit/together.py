@@ -8,6 +8,12 @@ from typing import Any
 
 from toolkit.errors import fault
 
+_OF_TRAINING = (  # what the range test has no use for
+    *("stop_after_steps", "save_initial", "checkpointing_steps", "save_total_limit", "report_to", "eval_steps"),
+    *("metric_for_best_model", "greater_is_better", "loss_spike_factor"),
+    *("early_stopping_patience", "early_stopping_threshold"),
+)
+
 
 def one_deepspeed_file(found: argparse.Namespace, faults: list[str]) -> None:
     """--deepspeed FILE is --deepspeed_config FILE; a bare --deepspeed says no file."""
@@ -46,11 +52,10 @@ def check_together(
         )
     if given.get("find_learning_rate"):
         reason = "stands beside --find_learning_rate, which does not train and keeps nothing but its curve"
-        keeping = ("stop_after_steps", "save_initial", "checkpointing_steps", "save_total_limit", "report_to")
-        keeping += ("eval_steps", "metric_for_best_model", "greater_is_better", "loss_spike_factor")
-        keeping += ("early_stopping_patience", "early_stopping_threshold")
         faults += [
-            fault(f"--{name}", given[name], reason, "leave one of the two out") for name in keeping if name in given
+            fault(f"--{name}", given[name], reason, "leave one of the two out")
+            for name in _OF_TRAINING
+            if name in given
         ]
     if "dataset_config_name" in given and "dataset_name" not in given:
         value = given["dataset_config_name"]

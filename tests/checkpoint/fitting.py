@@ -60,7 +60,8 @@ class Run:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """A row a step, without what the clock decides."""
-        return [{k: v for k, v in row.items() if k != "samples_per_second"} for row in self.rows if "loss" in row]
+        clocked = ("samples_per_second", "data_seconds", "step_seconds")
+        return [{k: v for k, v in row.items() if k not in clocked} for row in self.rows if "loss" in row]
 
     @property
     def evaluated(self) -> list[int]:

@@ -269,7 +269,8 @@ def compare(killed: Run, reference: Run) -> tuple[list[str], bool]:
         faults.append(f"weights differ: {', '.join(apart)}")
     rows, wanted = killed.rows(), reference.rows()
     for row in (*rows, *wanted):
-        row.pop("samples_per_second", None)
+        for name in ("samples_per_second", "data_seconds", "step_seconds"):
+            row.pop(name, None)
     steps = [row["step"] for row in rows if "loss" in row]
     if steps != list(range(1, theirs.step + 1)):
         faults.append(f"metrics.jsonl has steps {steps}")
