@@ -35,6 +35,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "learning_rate", real(0), 1e-3, "peak learning rate, per optimizer step"),
     ("optimisation", "weight_decay", real(0), 0.0, "decay rate; decoupled for adamw"),
     ("optimisation", "momentum", real(0, 1), 0.9, "of sgd, in [0, 1)"),
+    ("optimisation", "nesterov", switch, False, "Nesterov's momentum, of sgd"),
     ("optimisation", "lr_scheduler_type", one_of(*SCHEDULES), "linear", ", ".join(SCHEDULES)),
     ("optimisation", "lr_scheduler_kwargs", json_object, None, 'its numbers as JSON, such as {"power": 2.0}'),
     ("optimisation", "num_warmup_steps", whole(0), 0, "optimizer steps of linear warm-up"),

@@ -17,6 +17,7 @@ import checks_checkpoint
 import checks_evaluation
 import checks_json
 import checks_pipeline
+import checks_practice
 import checks_precision
 import checks_steps
 import torch.distributed as dist
@@ -24,7 +25,15 @@ import torch.distributed as dist
 import toolkit
 from toolkit.errors import UserError
 
-MODULES = (checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json)
+MODULES = (
+    checks_steps,
+    checks_evaluation,
+    checks_pipeline,
+    checks_checkpoint,
+    checks_precision,
+    checks_json,
+    checks_practice,
+)
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {
     1: ("zero1", "zero2", "zero3", "single"),
