@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from toolkit.kinds import Kind, encoding, json_object, one_of, path, real, steps_or_epoch, switch, whole
+from toolkit.kinds import Kind, encoding, json_object, names, one_of, path, real, steps_or_epoch, switch, whole
 from toolkit.setup.schema import OPTIMIZERS, SCHEDULES
 
 # (group, name, kind, default, help). A script's `defaults` replace the defaults here.
 ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("model", "model_name_or_path", str, None, "a model of the hub or a folder; the script's own where left out"),
     ("model", "dropout", real(0, 1), None, "probability in [0, 1); the model's own where left out"),
+    ("model", "freeze", names, None, "names of layers or parameters that do not train, such as bert.embeddings"),
     ("data", "dataset_name", str, None, "of the hub, or a folder of that form or of class folders; else the sample"),
     ("data", "dataset_config_name", str, None, "a configuration of it"),
     ("data", "train_file", str, None, "local csv, tsv, json, jsonl or parquet file"),

@@ -1,14 +1,18 @@
-"""Optimizers that every setup shares, and those that only whole layers have."""
+"""Optimizers that every setup shares, those of whole layers, and layers that do not train."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import small
 import torch
+from checks_steps import cross_entropy
 from small import ALL, Add, Chain, built, linear, prepare, train_loader, weights
 from torch import nn
 
+from toolkit.models import cnn
+from toolkit.models.bert import random_bert
 from toolkit.optim import optimizer_from
 
 SHARDED = ("zero1 x2", "zero2 x2", "zero3 x2", "zero2_offload x2", "zero3_offload x2", "pipeline x2")
@@ -51,4 +55,63 @@ def layerwise(strategy: str) -> float:
     return left[1]
 
 
-CHECKS = {"nesterov": (nesterov, ALL), "layerwise": (layerwise, ("single x1", "ddp x2", *SHARDED))}
+def frozen(strategy: str) -> dict[str, Any]:
+    """Of both models with frozen layers: losses of 4 steps, and whether each tensor is bit for bit what it was."""
+    left: dict[str, Any] = {}
+    for name, freeze in (
+        ("cnn", ["stem", "hidden.linear.bias"]),
+        ("bert", ["bert.embeddings", "bert.encoder.layer.0"]),
+    ):
+        values: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 1e-2, "weight_decay": 0.1, "freeze": freeze}
+        optimizer_fn = optimizer_from(built(strategy, **values))
+        engine = prepare(strategy, partial(model_of, name), cross_entropy, optimizer_fn, train_batch_size=8, **values)
+        before = {tensor: value.clone() for tensor, value in engine.named_state()}
+        found = small.losses(engine, train_loader(engine, rows_of(name)), 4)
+        same = {tensor: torch.equal(before[tensor], value) for tensor, value in engine.named_state()}
+        trained = {tensor: row[2] for tensor, row in engine.layout().items()}
+        left[name] = {"losses": found, "same": same, "trained": trained}
+        engine.close()
+    return left
+
+
+def idle_stage(strategy: str) -> None:
+    """A pipeline's first stage with nothing to train."""
+    model = Chain(*(nn.Linear(2, 2) for _ in range(4)))
+    prepare(strategy, model, freeze=["0", "1"], partition="uniform", train_batch_size=4)
+
+
+def shared(strategy: str) -> list[float]:
+    """Losses where the first and the last layer share a matrix that is frozen."""
+
+    def model_fn() -> nn.Module:
+        layers = [nn.Linear(4, 4) for _ in range(4)]
+        layers[3].weight = layers[0].weight
+        return Chain(*layers)
+
+    engine = prepare(strategy, model_fn, freeze=["3.weight"], partition="uniform", train_batch_size=4)
+    left = small.losses(engine, train_loader(engine, [(torch.ones(4), 1.0)] * 4), 2)
+    engine.close()
+    return left
+
+
+def model_of(name: str) -> Any:
+    return cnn.CNN(1, 8, 4, width=0.25, activation="gelu", pooling="avg") if name == "cnn" else random_bert(2)
+
+
+def rows_of(name: str) -> list[Any]:
+    """16 images [1, 8, 8], or texts of 6 tokens."""
+    random = torch.Generator().manual_seed(1)
+    if name == "cnn":
+        return [(torch.randint(0, 256, (1, 8, 8), generator=random, dtype=torch.uint8), n % 4) for n in range(16)]
+    mask = torch.ones(6, dtype=torch.int64)
+    texts = torch.randint(1, 100, (16, 6), generator=random)
+    return [({"input_ids": text, "attention_mask": mask}, n % 2) for n, text in enumerate(texts)]
+
+
+CHECKS = {
+    "nesterov": (nesterov, ALL),
+    "layerwise": (layerwise, ("single x1", "ddp x2", *SHARDED)),
+    "frozen_by_name": (frozen, (*ALL, "zero2_offload x2")),
+    "idle_stage": (idle_stage, ("pipeline x2",)),
+    "shared_frozen": (shared, ("single x1", "pipeline x2")),
+}

@@ -32,6 +32,7 @@ MAY_CHANGE = (
     "lr_schedule",
     "max_grad_norm",
     "mixed_precision",
+    "freeze",
 )
 
 

@@ -27,7 +27,8 @@ class CNN(nn.Module):
     """conv 3x3 -> 32, pool, conv 3x3 -> 64, pool, linear -> 512, linear -> num_labels; an activation after each but
     the last.
 
-    `width` is a factor on 32, 64 and 512. `dropout` acts before the last layer. `norm` stands behind each convolution:
+    `width` is a factor on 32, 64 and 512. `depthwise` makes the second convolution one of each channel, then 1x1 over
+    the channels (MobileNet, arXiv 1704.04861, whose first one is whole too). `dropout` acts before the last layer. `norm` stands behind each convolution:
     "batch" couples the samples of a micro-batch, so results depend on its size; "group" (up to 8 groups) does not. The
     convolutions keep the size and each pooling halves it, so `image_size` (one side, or height and width, in pixels)
     is at least 4; the linear layer is sized for it.
@@ -44,6 +45,7 @@ class CNN(nn.Module):
         pooling: str = "max",
         width: float = 1.0,
         dropout: float = 0.0,
+        depthwise: bool = False,
     ) -> None:
         super().__init__()
         height, across = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -57,6 +59,7 @@ class CNN(nn.Module):
             "pooling": pooling,
             "width": width,
             "dropout": dropout,
+            "depthwise": depthwise,
         }
         faults = [
             fault(name, value, f"must be one of {', '.join(known)}", "choose one of them")
@@ -80,8 +83,13 @@ class CNN(nn.Module):
         def block(channels_in: int, channels_out: int) -> "OrderedDict[str, nn.Module]":
             # BatchNorm takes away each channel's mean: a bias before it would have a gradient of exactly zero, and Adam
             # turns the rounding noise of such a gradient into steps that differ from setup to setup.
-            conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=norm != "batch")
-            parts: list[tuple[str, nn.Module]] = [("conv", conv)]
+            bias = norm != "batch"
+            conv: nn.Module = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=bias)
+            if depthwise and channels_in != in_channels:
+                each = nn.Conv2d(channels_in, channels_in, 3, padding=1, groups=channels_in, bias=False)
+                mixed = nn.Conv2d(channels_in, channels_out, 1, bias=bias)
+                conv = nn.Sequential(OrderedDict([("depthwise", each), ("pointwise", mixed)]))
+            parts = [("conv", conv)]
             if norm == "group":
                 parts.append(("norm", nn.GroupNorm(math.gcd(channels_out, 8), channels_out)))
             elif norm == "batch":

@@ -48,6 +48,7 @@ class Setup:
     num_warmup_steps: int  # optimizer steps
     lr_schedule: Mapping[str, Any]  # type and numbers of --lr_scheduler_kwargs or the JSON's scheduler; {} without
     seed: int
+    freeze: Sequence[str] | None  # names of modules or parameters that do not train
     gradient_checkpointing: bool
     sync_batch_norm: bool
     timeout: float  # seconds

@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "lr_scheduler_kwargs": None,
     "num_warmup_steps": 0,
     "seed": 42,
+    "freeze": None,
     "gradient_checkpointing": False,
     "sync_batch_norm": False,
     "timeout": 120,
