@@ -80,15 +80,16 @@ class CNN(nn.Module):
         first, second, hidden = (max(1, round(base * width)) for base in (32, 64, 512))
         act, pool = ACTIVATIONS[activation], POOLINGS[pooling]
 
-        def block(channels_in: int, channels_out: int) -> "OrderedDict[str, nn.Module]":
+        def block(channels_in: int, channels_out: int, separable: bool) -> "OrderedDict[str, nn.Module]":
             # BatchNorm takes away each channel's mean: a bias before it would have a gradient of exactly zero, and Adam
             # turns the rounding noise of such a gradient into steps that differ from setup to setup.
             bias = norm != "batch"
-            conv: nn.Module = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=bias)
-            if depthwise and channels_in != in_channels:
+            if separable:
                 each = nn.Conv2d(channels_in, channels_in, 3, padding=1, groups=channels_in, bias=False)
                 mixed = nn.Conv2d(channels_in, channels_out, 1, bias=bias)
-                conv = nn.Sequential(OrderedDict([("depthwise", each), ("pointwise", mixed)]))
+                conv: nn.Module = nn.Sequential(OrderedDict([("depthwise", each), ("pointwise", mixed)]))
+            else:
+                conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=bias)
             parts = [("conv", conv)]
             if norm == "group":
                 parts.append(("norm", nn.GroupNorm(math.gcd(channels_out, 8), channels_out)))
@@ -96,8 +97,8 @@ class CNN(nn.Module):
                 parts.append(("norm", nn.BatchNorm2d(channels_out)))
             return OrderedDict([*parts, ("activation", act()), ("pool", pool(2))])
 
-        self.stem = Stem(block(in_channels, first))  # [B, C, H, W] -> [B, 32, H/2, W/2]
-        self.body = nn.Sequential(block(first, second))  # -> [B, 64, H/4, W/4]
+        self.stem = Stem(block(in_channels, first, False))  # [B, C, H, W] -> [B, 32, H/2, W/2]
+        self.body = nn.Sequential(block(first, second, depthwise))  # -> [B, 64, H/4, W/4]
         flat = second * (height // 4) * (across // 4)
         self.hidden = nn.Sequential(
             OrderedDict([("flatten", nn.Flatten()), ("linear", nn.Linear(flat, hidden)), ("activation", act())])
