@@ -45,6 +45,7 @@ ARGUMENTS: tuple[tuple[str, str, Kind, Any, str], ...] = (
     ("optimisation", "max_train_steps", whole(1), None, "optimizer steps; overrides --num_train_epochs"),
     ("optimisation", "mixed_precision", one_of("no", "bf16", "fp16"), "no", "no (fp32), bf16 or fp16"),
     ("optimisation", "sync_batch_norm", switch, False, "BatchNorm over the samples of all ranks (GPUs alone)"),
+    ("optimisation", "torch_compile", switch, False, "compile the model with torch.compile (single and ddp)"),
     ("optimisation", "gradient_checkpointing", switch, False, "recompute activations in the backward pass"),
     ("run", "output_dir", path, None, "folder of the run; runs/<script>-<date-time> where left out"),
     ("run", "checkpointing_steps", steps_or_epoch, None, "steps between checkpoints, or epoch; else at the end"),

@@ -28,10 +28,10 @@ class CNN(nn.Module):
     the last.
 
     `width` is a factor on 32, 64 and 512. `depthwise` makes the second convolution one of each channel, then 1x1 over
-    the channels (MobileNet, arXiv 1704.04861, whose first one is whole too). `dropout` acts before the last layer. `norm` stands behind each convolution:
-    "batch" couples the samples of a micro-batch, so results depend on its size; "group" (up to 8 groups) does not. The
-    convolutions keep the size and each pooling halves it, so `image_size` (one side, or height and width, in pixels)
-    is at least 4; the linear layer is sized for it.
+    the channels (MobileNet, arXiv 1704.04861, whose first one is whole too). `dropout` acts before the last layer.
+    `norm` stands behind each convolution: "batch" couples the samples of a micro-batch, so results depend on its size;
+    "group" (up to 8 groups) does not. The convolutions keep the size and each pooling halves it, so `image_size` (one
+    side, or height and width, in pixels) is at least 4; the linear layer is sized for it.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "num_warmup_steps": 0,
     "seed": 42,
     "freeze": None,
+    "torch_compile": False,
     "gradient_checkpointing": False,
     "sync_batch_norm": False,
     "timeout": 120,
