@@ -21,7 +21,7 @@ DEFAULTS = {
 # Shared arguments that mean nothing here: refused when given, so that none is silently ignored.
 UNUSED = ("text_column_name", "text_pair_column_name", "max_length", "group_by_length")
 LAYERS = 4  # that a pipeline can cut: stem, body, hidden, head
-OWN_MODEL = ("norm", "activation", "pooling", "width", "normalization")  # refused beside --model_name_or_path
+OWN_MODEL = ("norm", "activation", "pooling", "width", "depthwise", "normalization")  # not of --model_name_or_path
 
 
 def own_arguments(group: argparse._ArgumentGroup) -> None:
@@ -33,6 +33,7 @@ def own_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--width", type=real(0, above=True), default=1.0, metavar="FACTOR", help="times 32, 64 and 512 channels"
     )
+    group.add_argument("--depthwise", action="store_true", help="second convolution by channel, then 1x1 (MobileNet)")
 
 
 def main() -> None:
@@ -68,6 +69,7 @@ def main() -> None:
             dropout=arguments.dropout or 0.0,
             mean=data.mean,
             std=data.std,
+            depthwise=arguments.depthwise,
         )
 
     # Loss and optimizer

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from toolkit.argument_table import ARGUMENTS
 from toolkit.augmentation import augmentation_faults
 from toolkit.errors import UserError, fault
-from toolkit.kinds import Kind, as_typed, one_of, switch
+from toolkit.kinds import Kind, as_typed, names, one_of, switch
 from toolkit.setup.words import nearest
 from toolkit.together import (
     check_early_stopping,
@@ -30,6 +30,14 @@ class _Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         if os.environ.get("RANK", "0") == "0":
             super().print_help(file)
+
+
+class _Names(argparse.Action):
+    """All names of an argument as one list, however they were divided."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        found = [*getattr(namespace, self.dest, ()), *(name for each in values for name in each or ())]
+        setattr(namespace, self.dest, list(dict.fromkeys(found)))
 
 
 def parse_arguments(
@@ -145,6 +153,7 @@ def _add_arguments(
     for group, name, kind, _, text in ARGUMENTS:
         shown = "" if fallback[name] is None else f" (default: {fallback[name]})".replace("%", "%%")
         several: dict[str, Any] = {"nargs": "?", "const": True} if kind is switch else {}
+        several |= {"nargs": "+", "action": _Names} if kind is names else {}
         metavar = {"seed": "N", "timeout": "SECONDS"}.get(
             name, "FILE" if name.endswith(("file", "config")) else "VALUE"
         )
@@ -180,8 +189,8 @@ def _add_own(
     ]:
         raise ValueError(f"extra adds a second argument for {', '.join(second)}")
     own = {action.dest: action for action in parser._actions if action.dest not in (*fallback, "help")}
-    for what, names in (("defaults", defaults), ("own_model", own_model)):
-        if strange := [name for name in names if name not in fallback and name not in own]:
+    for what, given in (("defaults", defaults), ("own_model", own_model)):
+        if strange := [name for name in given if name not in fallback and name not in own]:
             raise ValueError(f"{what} name no argument: {', '.join(strange)}")
     for dest, action in own.items():
         kind = _own_kind(action)

@@ -68,6 +68,14 @@ def switch(text: str) -> bool:
     return text.lower() in ("true", "1", "yes")
 
 
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise ValueError("expected names, with commas or spaces between them")
+    return found
+
+
 def path(text: str) -> str:
     """A path that is not empty: the empty one is the working folder."""
     if not text:
@@ -152,4 +160,6 @@ def _refuse_constant(name: str) -> None:
 
 def as_typed(value: Any) -> str:
     """The text that says a value on a command line."""
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return ",".join(value) or "none"
     return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)

@@ -19,6 +19,7 @@ import checks_evaluation
 import checks_json
 import checks_loss
 import checks_pipeline
+import checks_practice
 import checks_precision
 import checks_range
 import checks_steps
@@ -29,7 +30,7 @@ from toolkit.errors import UserError
 
 MODULES = (
     *(checks_steps, checks_evaluation, checks_pipeline, checks_checkpoint, checks_precision, checks_json),
-    *(checks_augmented, checks_loss, checks_range),
+    *(checks_augmented, checks_loss, checks_range, checks_practice),
 )
 # `single` goes last: it takes the launcher's variables out of the environment.
 STRATEGIES = {

@@ -30,6 +30,24 @@ def test_the_articles_layout() -> None:
     }
 
 
+def test_depthwise_cuts_the_second_convolution_in_two() -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in CNN(3, 64, 10, depthwise=True).named_parameters()}
+    assert list(shapes.items())[:5] == [
+        ("stem.conv.weight", (32, 3, 3, 3)),
+        ("stem.conv.bias", (32,)),
+        ("body.conv.depthwise.weight", (32, 1, 3, 3)),  # a filter for each channel
+        ("body.conv.pointwise.weight", (64, 32, 1, 1)),
+        ("body.conv.pointwise.bias", (64,)),
+    ]
+    model = CNN(1, 8, 3, depthwise=True, norm="group", dropout=0.1)
+    assert CNN(**model.arguments).state_dict().keys() == model.state_dict().keys()
+
+
+def test_arguments_of_a_checkpoint_before_depthwise_build_the_whole_convolution() -> None:
+    old = {name: value for name, value in CNN(1, 8, 3).arguments.items() if name != "depthwise"}
+    assert CNN(**old).body.conv.weight.shape == (64, 32, 3, 3)
+
+
 @pytest.mark.parametrize(("width", "sizes"), [(0.5, (16, 32, 256)), (2.0, (64, 128, 1024)), (0.01, (1, 1, 5))])
 def test_width_scales_all_three(width: float, sizes: tuple[int, int, int]) -> None:
     model = CNN(1, 8, 10, width=width)
@@ -40,10 +58,11 @@ def test_width_scales_all_three(width: float, sizes: tuple[int, int, int]) -> No
 @pytest.mark.parametrize("norm", ["none", "group", "batch"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("pooling", ["max", "avg"])
-@pytest.mark.parametrize("width", [1.0, 0.3])
-def test_the_layers_are_the_model(norm: str, activation: str, pooling: str, width: float) -> None:
+@pytest.mark.parametrize(("width", "depthwise"), [(1.0, False), (0.3, False), (1.0, True), (0.01, True)])
+def test_the_layers_are_the_model(norm: str, activation: str, pooling: str, width: float, depthwise: bool) -> None:
     torch.manual_seed(0)
-    model = CNN(1, 12, 5, norm=norm, activation=activation, pooling=pooling, width=width, dropout=0.5).eval()
+    arguments = {"norm": norm, "activation": activation, "pooling": pooling, "width": width, "depthwise": depthwise}
+    model = CNN(1, 12, 5, dropout=0.5, **arguments).eval()
     images = torch.randint(0, 256, (3, 1, 12, 12), dtype=torch.uint8)
     hidden = images
     for layer in model.pipeline_layers():

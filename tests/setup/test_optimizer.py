@@ -170,6 +170,62 @@ def test_the_further_numbers_reach_the_optimizer(write, kind, params, right):
     assert {name: list(built[name]) if name == "betas" else built[name] for name in right} == right
 
 
+SGD = ("--optimizer", "sgd")
+
+
+@pytest.mark.parametrize(
+    ("section", "argv", "defaults", "right", "origin"),
+    [
+        (None, (*SGD, "--nesterov"), {}, True, "--nesterov"),
+        (None, (*SGD, "--nesterov", "false"), {"nesterov": True}, False, "default"),
+        (None, SGD, {"nesterov": True}, True, "script's default"),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, ("--nesterov",), {}, True, "--nesterov"),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, (), {"nesterov": True}, False, "default"),
+        ({"type": "SGD", "params": {"momentum": 0.9, "nesterov": True}}, ("--nesterov",), {}, True, "a.json: optimi"),
+        ({"type": "SGD", "params": {"momentum": 0.9, "nesterov": "auto"}}, ("--nesterov",), {}, True, "--nesterov"),
+        ({"params": {"nesterov": "auto"}}, (), {"optimizer": "sgd", "nesterov": True}, True, "script's default"),
+    ],
+)
+def test_nesterov_is_the_users_the_files_or_the_scripts(write, section, argv, defaults, right, origin):
+    file = () if section is None else ("--deepspeed_config", write("a.json", zero(1, optimizer=section)))
+    got = setup(TORCHRUN, *file, *argv, defaults=defaults)
+    assert got.optimizer_options == {"dampening": 0.0, "nesterov": right}
+    assert got.origins["optimizer_options"].startswith(origin)
+
+
+def test_a_scripts_nesterov_yields_to_another_optimizer_and_to_no_momentum():
+    default = {"optimizer": "sgd", "nesterov": True}
+    assert "nesterov" not in setup(TORCHRUN, "--optimizer", "adamw", defaults=default).optimizer_options
+    got = setup(TORCHRUN, "--momentum", "0", defaults=default)
+    assert got.optimizer_options["nesterov"] is False
+    assert "nesterov (script's default) is not used: it needs a momentum above 0, and dampening 0" in got.notes
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--nesterov",), "--nesterov: True: adamw has none; leave it out, or choose sgd"),
+        ((*SGD, "--momentum", "0", "--nesterov"), "--nesterov: True: needs a momentum above 0, and dampening 0; corre"),
+    ],
+)
+def test_a_typed_nesterov_without_its_momentum_is_refused(argv, words):
+    (line,) = refused(TORCHRUN, *argv)
+    assert line.startswith(words)
+
+
+@pytest.mark.parametrize(("typed", "written"), [("true", False), ("false", True)])
+def test_nesterov_typed_and_written_must_agree(write, typed, written):
+    (line,) = lines_of(write, "SGD", "--nesterov", typed, momentum=0.9, nesterov=written)
+    says = typed.title()
+    assert line.startswith(f"a.json: optimizer.params.nesterov: {written}: --nesterov says {says}; make them equal")
+
+
+def test_nesterov_in_a_setup_by_hand():
+    assert Setup.build(strategy="single", optimizer="sgd", nesterov=True).optimizer_options["nesterov"] is True
+    with pytest.raises(UserError, match=r"Setup\.build: nesterov: True: adam has none"):
+        Setup.build(strategy="single", optimizer="adam", nesterov=True)
+
+
 def test_offloaded_adam_has_the_same_numbers(write, monkeypatch):
     section = {"type": "Adam", "params": {"betas": [0.8, 0.99], "eps": 1e-6, "adam_w_mode": False}}
     offload = {"stage": 2, "offload_optimizer": {"device": "cpu"}}

@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "lr_schedule",
     "max_grad_norm",
     "mixed_precision",
+    "freeze",
 )
 
 

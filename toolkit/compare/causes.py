@@ -80,6 +80,7 @@ def said_otherwise(run: Run, reference: Run, step: int | None, weights: Weights)
         ("seed", ("seed",), True),
         ("unequal batches", ("train_batch_size",), True),
         ("loss", ("label_smoothing_factor", "class_weights"), True),
+        ("frozen layers", ("freeze",), True),
         ("precision", _PRECISION, True),
         ("schedule", _SCHEDULE, rates is not None and rates < begins),
         ("clipping", ("max_grad_norm",), clips is not None and clips < begins),

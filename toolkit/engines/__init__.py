@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
+from toolkit.engines.freeze import freeze
 from toolkit.engines.recompute import checkpoint_activations
 from toolkit.engines.state import check_elementwise, check_own_optimizer
 from toolkit.errors import UserError, fault
@@ -34,8 +35,9 @@ def prepare(
         setup: the strategy, from `Setup.from_run`.
 
     Raises:
-        UserError: the model cannot be cut, the optimizer works on more than one number at a time or is not the one
-            that a file names, the ranks that met are not those asked for, a loss of one's own cannot be smoothed.
+        UserError: the model has no layer of a name to freeze or cannot be cut, the optimizer works on more than one
+            number at a time or is not the one that a file names, the ranks that met are not those asked for, a loss of
+            one's own cannot be smoothed.
         RuntimeError: a library gave another strategy than the one asked for.
     """
     group.start(setup)
@@ -46,6 +48,8 @@ def prepare(
         model = model_fn
     else:
         model = model_fn()
+    if setup.freeze:
+        freeze(model, setup.freeze, setup.origins["freeze"])
     model = _synchronised(model, setup)
     if setup.gradient_checkpointing:
         checkpoint_activations(model)

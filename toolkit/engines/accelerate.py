@@ -17,6 +17,7 @@ from toolkit.data.batch import Batch
 from toolkit.engines import group
 from toolkit.engines.base import Engine, LossFn, OptimizerFn, StepStats
 from toolkit.engines.batches import on_device, take
+from toolkit.engines.compiled import compile_forward
 from toolkit.engines.scaler import LossScaler
 from toolkit.engines.state import Slot, parameter_groups, saved_buffers, zero_scaler, zero_slots
 from toolkit.setup import Setup
@@ -34,6 +35,8 @@ class AccelerateEngine(Engine):
     def __init__(self, model: nn.Module, loss_fn: LossFn, optimizer_fn: OptimizerFn, setup: Setup) -> None:
         super().__init__(setup, model, loss_fn)
         self._linear = torch.nn.functional.linear
+        if setup.torch_compile:
+            compile_forward(model)
         self.accelerator = _accelerator(setup, model)
         self.device = self.accelerator.device
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes

@@ -61,7 +61,7 @@ class Engine(ABC):
         self.setup = setup
         self.updates = 0  # optimizer steps applied
         self.stuck = 0  # steps skipped one after another at the smallest loss scale
-        self._first_step: FirstStep | None = FirstStep(model, group.device(setup))
+        self._first_step: FirstStep | None = FirstStep(model, group.device(setup), setup.torch_compile)
         self.model_class, self.model_config = type(model).__name__, getattr(model, "config", None)
         self.model_arguments = getattr(model, "arguments", None)
         self._loss_fn = loss_fn

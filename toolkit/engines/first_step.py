@@ -16,7 +16,7 @@ from toolkit.setup import Setup
 class FirstStep:
     """Watches gradients, and what autocast casts to where a layer runs, until `remove`."""
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, compiled: bool = False) -> None:
         # Names whose gradient no backward pass has reached.
         self.untrained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.gradients: set[str | None] = set()
@@ -28,8 +28,9 @@ class FirstStep:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         ]
-        for module in model.modules():
-            if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+        # What is `compiled` is watched from outside: hooks within would be compiled too, and stay.
+        for module in [model] if compiled else model.modules():
+            if compiled or any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
                 self._hooks.append(module.register_forward_pre_hook(self._forward))
 
     def _forward(self, *_: Any) -> None:

@@ -184,6 +184,8 @@ class _Stages(PipelineModule):
         parameters: dict[int, nn.Parameter] = {}
         for index, layer in enumerate(self._layer_specs):
             for parameter in layer.parameters():
+                if not parameter.requires_grad:  # it has no gradient to sum
+                    continue
                 stages.setdefault(id(parameter), set()).add(self.stage_owner(index))
                 parameters[id(parameter)] = parameter
         return ((parameters[key], sorted(held)) for key, held in stages.items() if len(held) > 1)
@@ -254,11 +256,12 @@ def _stage_optimizer(
     if idle:
         first, stop = module.parts[idle[0]], module.parts[idle[0] + 1]
         held = ", ".join(titles[first:stop])
+        frozen = f" beside {setup.origins['freeze']} {', '.join(setup.freeze)}" if setup.freeze else ""
         raise UserError(
             fault(
                 setup.origins.get("partition", "pipeline.partition"),
                 setup.partition,
-                f"stage {idle[0]} (layers {first}-{stop - 1}: {held}) has no parameter to train",
+                f"stage {idle[0]} (layers {first}-{stop - 1}: {held}) has no parameter to train{frozen}",
                 'cut by "parameters", which counts those that train, or use fewer stages',
             )
         )

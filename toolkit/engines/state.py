@@ -110,6 +110,7 @@ def check_elementwise(optimizer_fn: Callable[..., torch.optim.Optimizer], sharde
         except (ValueError, RuntimeError):  # it takes no vectors
             same = False
         if not same:
+            remedy += ", or a setup that keeps layers whole: single, ddp"
             raise UserError(fault("optimizer", kind, "is another algorithm on ZeRO's flat partitions", remedy))
 
 
@@ -118,13 +119,14 @@ def _stepped(
 ) -> tuple[Tensor, torch.optim.Optimizer]:
     """Six numbers in parameters of these shapes, after two steps, [6]; and the optimizer."""
     sizes = [math.prod(shape) for shape in shapes]
-    cut = zip(torch.linspace(0.1, 1, 6).split(sizes), torch.linspace(-1, 2, 6).split(sizes), shapes, strict=True)
-    parameters = []
-    for values, gradients, shape in cut:
-        parameters.append(nn.Parameter(values.reshape(shape).to(device)))
-        parameters[-1].grad = gradients.reshape(shape).to(device)
+    cut = zip(torch.linspace(0.1, 1, 6).split(sizes), shapes, strict=True)
+    parameters = [nn.Parameter(values.reshape(shape).to(device)) for values, shape in cut]
     optimizer = optimizer_fn([{"params": parameters}])
-    for _ in range(2):
+    for step in range(2):
+        # Each number's gradient changes: to a constant factor on all steps of a parameter Adam is blind.
+        gradients = torch.linspace(-1, 2, 6).roll(step).split(sizes)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.reshape(parameter.shape).to(device)
         optimizer.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in parameters]), optimizer
 

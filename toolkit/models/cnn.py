@@ -31,11 +31,12 @@ class CNN(nn.Module):
     """conv 3x3 -> 32, pool, conv 3x3 -> 64, pool, linear -> 512, linear -> num_labels; an activation after each but
     the last.
 
-    `width` is a factor on 32, 64 and 512. `dropout` acts before the last layer. `norm` stands behind each convolution:
-    "batch" couples the samples of a micro-batch, so results depend on its size; "group" (up to 8 groups) does not. The
-    convolutions keep the size and each pooling halves it, so `image_size` (one side, or height and width, in pixels)
-    is at least 4; the linear layer is sized for it. `mean` and `std`, of each channel of pixels from 0 to 1, are those
-    of the training images; a half where left out.
+    `width` is a factor on 32, 64 and 512. `depthwise` makes the second convolution one of each channel, then 1x1 over
+    the channels (MobileNet, arXiv 1704.04861, whose first one is whole too). `dropout` acts before the last layer.
+    `norm` stands behind each convolution: "batch" couples the samples of a micro-batch, so results depend on its size;
+    "group" (up to 8 groups) does not. The convolutions keep the size and each pooling halves it, so `image_size` (one
+    side, or height and width, in pixels) is at least 4; the linear layer is sized for it. `mean` and `std`, of each
+    channel of pixels from 0 to 1, are those of the training images; a half where left out.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CNN(nn.Module):
         dropout: float = 0.0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        depthwise: bool = False,
     ) -> None:
         super().__init__()
         height, across = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -67,6 +69,7 @@ class CNN(nn.Module):
             "dropout": dropout,
             "mean": mean,
             "std": std,
+            "depthwise": depthwise,
         }
         faults = [
             fault(name, value, f"must be one of {', '.join(known)}", "choose one of them")
@@ -87,19 +90,25 @@ class CNN(nn.Module):
         first, second, hidden = (max(1, round(base * width)) for base in (32, 64, 512))
         act, pool = ACTIVATIONS[activation], POOLINGS[pooling]
 
-        def block(channels_in: int, channels_out: int) -> "OrderedDict[str, nn.Module]":
+        def block(channels_in: int, channels_out: int, separable: bool) -> "OrderedDict[str, nn.Module]":
             # BatchNorm takes away each channel's mean: a bias before it would have a gradient of exactly zero, and Adam
             # turns the rounding noise of such a gradient into steps that differ from setup to setup.
-            conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=norm != "batch")
-            parts: list[tuple[str, nn.Module]] = [("conv", conv)]
+            bias = norm != "batch"
+            if separable:
+                each = nn.Conv2d(channels_in, channels_in, 3, padding=1, groups=channels_in, bias=False)
+                mixed = nn.Conv2d(channels_in, channels_out, 1, bias=bias)
+                conv: nn.Module = nn.Sequential(OrderedDict([("depthwise", each), ("pointwise", mixed)]))
+            else:
+                conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=bias)
+            parts = [("conv", conv)]
             if norm == "group":
                 parts.append(("norm", nn.GroupNorm(math.gcd(channels_out, 8), channels_out)))
             elif norm == "batch":
                 parts.append(("norm", nn.BatchNorm2d(channels_out)))
             return OrderedDict([*parts, ("activation", act()), ("pool", pool(2))])
 
-        self.stem = Stem(block(in_channels, first), Scale(mean, std))  # [B, C, H, W] -> [B, 32, H/2, W/2]
-        self.body = nn.Sequential(block(first, second))  # -> [B, 64, H/4, W/4]
+        self.stem = Stem(block(in_channels, first, False), Scale(mean, std))  # [B, C, H, W] -> [B, 32, H/2, W/2]
+        self.body = nn.Sequential(block(first, second, depthwise))  # -> [B, 64, H/4, W/4]
         flat = second * (height // 4) * (across // 4)
         self.hidden = nn.Sequential(
             OrderedDict([("flatten", nn.Flatten()), ("linear", nn.Linear(flat, hidden)), ("activation", act())])

@@ -66,6 +66,7 @@ SAME: tuple[Same, ...] = (
     ),
     Same(_AGREE, "weight_decay", ("optimizer.params.weight_decay",)),
     Same(_AGREE, "momentum", ("optimizer.params.momentum",)),
+    Same(_AGREE, "nesterov", ("optimizer.params.nesterov",)),
     Same(_AGREE, "optimizer", ("optimizer.type",)),
     Same(
         "the JSON's wins over the script's default; a typed one must be alike: constant for WarmupLR, linear for "

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.errors import fault
+from toolkit.errors import Place, fault
 from toolkit.setup.batch import Given
 from toolkit.setup.checks import told
 from toolkit.setup.dsjson import DeepSpeedFile
@@ -15,7 +15,8 @@ from toolkit.setup.schema import OPTIMIZERS
 _TYPES = {"adam": "adam", "adamw": "adamw"}
 _TORCH_TYPES = {"SGD": "sgd"}
 # Each parameter that is a value of the setup, and what DeepSpeed's optimizers take where it is missing.
-_VALUES = {"lr": ("learning_rate", 1e-3), "weight_decay": ("weight_decay", 0.0), "momentum": ("momentum", 0.0)}
+_VALUES: dict[str, tuple[str, Any]] = {"lr": ("learning_rate", 1e-3), "weight_decay": ("weight_decay", 0.0)}
+_VALUES |= {"momentum": ("momentum", 0.0), "nesterov": ("nesterov", False)}
 # With torch_adam DeepSpeed takes torch's own two, whose other defaults are the same; its own, fused or for offload,
 # decay by 0.
 TORCH_ADAM = {("adamw", "weight_decay"): 1e-2}
@@ -54,9 +55,10 @@ def read_optimizer(
     torch_adam = params.get("torch_adam") is True
     for param, (name, default) in _VALUES.items():
         value, where = params.get(param), file.where(f"optimizer.params.{param}")
-        if (number := _number(value)) is not None:
-            written[name] = Given(number, where)
-        elif param not in params and kind is not None and (param != "momentum" or kind == "sgd"):
+        given = value if isinstance(default, bool) and isinstance(value, bool) else _number(value)
+        if given is not None:
+            written[name] = Given(given, where)
+        elif param not in params and kind is not None and kind in _OWNERS.get(param, OPTIMIZERS):
             whose = "torch's default, which torch_adam takes" if torch_adam else "DeepSpeed's default"
             default = TORCH_ADAM.get((kind, param), default) if torch_adam else default
             missing[name] = Given(default, f"{where} ({whose})")
@@ -82,36 +84,62 @@ def _name(kind: str) -> str | None:
     return _TYPES.get(kind.lower()) or _TORCH_TYPES.get(kind)
 
 
-def settle_options(file: DeepSpeedFile | None, optimizer: Given, momentum: float, faults: list[str]) -> Given:
+def settle_options(
+    file: DeepSpeedFile | None,
+    values: dict[str, Given],
+    typed: Mapping[str, Given],
+    faults: list[str],
+    notes: list[str],
+) -> Given:
     """betas and eps of the Adams, dampening and nesterov of SGD, by torch's names; the rest of `optimizer.params` is
-    checked against the optimizer that was settled."""
-    options = dict(OPTIONS.get(optimizer.value, {}))
+    checked against the optimizer that was settled. Takes `nesterov` out of `values`."""
+    kind, momentum, nesterov = values["optimizer"].value, values["momentum"], values.pop("nesterov")
+    defaults = OPTIONS.get(kind, {})
+    options, origin = dict(defaults), "default"
     params = file.get("optimizer.params") if file is not None else None
-    if file is None or not isinstance(params, Mapping) or not options:
-        return Given(options, "default")
-    if told(file.where("optimizer.type"), faults):  # they are of an optimizer that is refused
-        return Given(options, "default")
+    # Of an optimizer that is refused nothing more is told.
+    if file is not None and isinstance(params, Mapping) and options and not told(file.where("optimizer.type"), faults):
+        origin = _read_options(file, params, kind, options, faults)
+    if nesterov.value:
+        binds = "nesterov" in typed or isinstance(nesterov.origin, Place)
+        if "nesterov" not in options:  # in a file it has its line already
+            if "nesterov" in typed:
+                faults.append(fault(nesterov.origin, True, f"{kind} has none", "leave it out, or choose sgd"))
+        elif not options["dampening"] and momentum.value:
+            options["nesterov"] = True
+            origin = nesterov.origin if origin == "default" else origin
+        elif binds:
+            reason = "needs a momentum above 0, and dampening 0"
+            faults.append(fault(nesterov.origin, True, reason, "correct one of the three"))
+        else:
+            notes.append(f"nesterov ({nesterov.origin}) is not used: it needs a momentum above 0, and dampening 0")
+    return Given(options, origin).over(Given(defaults, "default"))
+
+
+def _read_options(
+    file: DeepSpeedFile, params: Mapping[str, Any], optimizer: str, options: dict[str, Any], faults: list[str]
+) -> str:
+    """Puts the file's numbers into `options`, and returns where they stand."""
     origin: str = "default"
     for name, value in params.items():
         where, owners = file.where(f"optimizer.params.{name}"), _OWNERS.get(name, OPTIMIZERS)
         if value == "auto":
             continue
-        if optimizer.value not in owners:
-            reason = f"{optimizer.value} has none, only {' and '.join(owners)}"
+        if optimizer not in owners:
+            reason = f"{optimizer} has none, only {' and '.join(owners)}"
             faults.append(fault(where, value, reason, "remove it, or choose that optimizer"))
         elif name in _FIXED and value != _FIXED[name][0]:
             right, reason = _FIXED[name]
             faults.append(fault(where, value, reason, f"write {json.dumps(right)}, or remove it"))
-        elif name == "adam_w_mode" and value != (optimizer.value == "adamw"):
-            faults.append(fault(where, value, f"the optimizer is {optimizer.value}", "remove it, or name the other"))
+        elif name == "adam_w_mode" and value != (optimizer == "adamw"):
+            faults.append(fault(where, value, f"the optimizer is {optimizer}", "remove it, or name the other"))
         elif name == "momentum" and (_number(value) or 0.0) >= 1:
             faults.append(fault(where, value, "must be at least 0 and below 1", "correct the value"))
         elif name in options:
-            options[name], origin = _option(where, name, value, faults), file.where("optimizer.params")
-    if options.get("nesterov") and (options["dampening"] or not momentum):
-        where, reason = file.where("optimizer.params.nesterov"), "needs a momentum above 0, and dampening 0"
-        faults.append(fault(where, True, reason, "correct one of the three"))
-    return Given(options, origin).over(Given(OPTIONS[optimizer.value], "default"))
+            origin = file.where("optimizer.params")
+            if name not in _VALUES:
+                options[name] = _option(where, name, value, faults)
+    return origin
 
 
 def _option(where: str, name: str, value: Any, faults: list[str]) -> Any:

@@ -96,8 +96,8 @@ FIXED: dict[str, tuple[object, str]] = {
 # "auto" is the script's number, or, for the sizes of ZeRO, the engine's (buckets follow the model).
 AUTO = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer.type
-    optimizer.params.lr optimizer.params.weight_decay optimizer.params.momentum optimizer.params.betas
-    optimizer.params.eps scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr
+    optimizer.params.lr optimizer.params.weight_decay optimizer.params.momentum optimizer.params.nesterov
+    optimizer.params.betas optimizer.params.eps scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr
     scheduler.params.warmup_num_steps scheduler.params.total_num_steps fp16.enabled bf16.enabled fp16.loss_scale
     fp16.initial_scale_power pipeline.stages pipeline.partition zero_optimization.reduce_bucket_size
     zero_optimization.allgather_bucket_size

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.errors import UserError
+from toolkit.errors import UserError, fault
 from toolkit.setup.batch import ACCUMULATION, GLOBAL, MICRO, ONE_MICRO_BATCH, BatchSizes, Given, settle_batch
 from toolkit.setup.checks import rank_fault
 from toolkit.setup.dsjson import DeepSpeedFile, plain_config
@@ -53,6 +53,10 @@ def settle(
     faults += lines
     notes = [*notes, *format.notes]
     offload = settle_offload(file, ZERO_STAGE.get(name, 0), stages.value, notes, faults) or default_offload(name)
+    compiled = values["torch_compile"]
+    if compiled.value and name not in ("single", "ddp"):
+        reason = f"{name} ({strategy.origin}) runs the model in DeepSpeed's engine, where it is not supported yet"
+        faults.append(fault(compiled.origin, True, reason, "leave it out, or take single or ddp"))
     if faults or sizes is None:
         raise UserError(*faults)
     config = None

@@ -51,6 +51,8 @@ class Setup:
     class_weights: Any  # "balanced", a list, {class: weight}, or None
     lr_schedule: Mapping[str, Any]  # type and numbers of --lr_scheduler_kwargs or the JSON's scheduler; {} without
     seed: int
+    freeze: Sequence[str] | None  # names of modules or parameters that do not train
+    torch_compile: bool
     gradient_checkpointing: bool
     sync_batch_norm: bool
     timeout: float  # seconds

@@ -17,6 +17,7 @@ VALUES: dict[str, Any] = {
     "learning_rate": 1e-3,
     "weight_decay": 0.0,
     "momentum": 0.9,
+    "nesterov": False,
     "lr_scheduler_type": "constant",
     "lr_scheduler_kwargs": None,
     "num_warmup_steps": 0,
@@ -24,6 +25,8 @@ VALUES: dict[str, Any] = {
     "label_smoothing_factor": 0.0,
     "class_weights": None,
     "seed": 42,
+    "freeze": None,
+    "torch_compile": False,
     "gradient_checkpointing": False,
     "sync_batch_norm": False,
     "timeout": 120,
@@ -55,7 +58,7 @@ def settle_values(
     faults: list[str],
     notes: list[str],
 ) -> dict[str, Given]:
-    """One `Given` for each of `VALUES`, `lr_scheduler_kwargs` as `lr_schedule`, and `optimizer_options` of the setup.
+    """One `Given` for each of `VALUES`, `lr_scheduler_kwargs` as `lr_schedule` and `nesterov` in `optimizer_options`.
 
     Args:
         typed: what the user gave; a file that says otherwise is refused.
@@ -79,7 +82,7 @@ def settle_values(
             mine = None
         chosen = choose(mine, written.get(name), missing.get(name, defaults[name]), faults, _spelt(file, name))
         values[name] = chosen.over(typed.get(name), written.get(name), missing.get(name), defaults[name])
-    options = settle_options(file, values["optimizer"], values["momentum"].value, faults)
+    options = settle_options(file, values, typed, faults, notes)
     settle_ratio(section, typed, values, faults)
     schedule = settle_schedule(section, typed, values, faults, notes)
     schedule = settle_kwargs(section, typed, defaults, values, faults, notes) or schedule
