@@ -36,6 +36,7 @@ TOLD = {
     "batch": ({}, {"train_batch_size": 4}, "unequal batches: train_batch_size 4 (Setup.build: train_batch_size)", 1),
     "seed": ({}, {"seed": 7}, "seed: seed 7 (Setup.build: seed), not 42", 1),
     "two": ({}, {"seed": 7, "train_batch_size": 4}, "seed: seed 7 (Setup.build: seed), not 42 (Setup.build); un", 1),
+    "freeze": ({}, {"freeze": ["head"]}, 'frozen layers: freeze ["head"] (Setup.build: freeze), not null', 2),
     "fp16": ({}, FP16, "precision: mixed_precision fp16 (Setup.build: mixed_precision), not no", 2),
     "batch norm": (
         NORM,
