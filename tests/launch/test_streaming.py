@@ -25,7 +25,7 @@ def here(folder, *argv):
     setup = toolkit.Setup.from_run(arguments)
     data = image_data(arguments, None, setup)
     engine = toolkit.prepare(
-        lambda: CNN(data.channels, data.image_size, data.num_labels, width=0.25),
+        lambda: CNN(data.channels, data.image_size, data.num_labels, width=0.25, mean=data.mean, std=data.std),
         toolkit.cross_entropy,
         toolkit.optimizer_from(setup),
         setup,
